@@ -1,0 +1,44 @@
+# Everything runs in .venv, which the first target that needs it creates.
+PYTHON ?= python3
+VENV   := .venv
+RUN    := $(VENV)/bin/python
+
+.PHONY: help environment demo test lint unit lab bench clean
+
+help:
+	@echo "make demo    boot a throwaway node, serve a model on it, ask it, run again, clean up (KEEP=1 keeps it)"
+	@echo "make test    everything that CI runs: lint, types, unit tests, real nodes (needs root)"
+	@echo "make lint    ruff and mypy"
+	@echo "make unit    tests that need no node"
+	@echo "make lab     tests on real nodes (needs root)"
+	@echo "make bench   what a converged run costs, beside pyinfra's floor and Ansible (needs root)"
+	@echo "make clean   remove .venv and what tests left here; tear down the lab"
+
+environment: $(VENV)/installed
+
+$(VENV)/installed: pyproject.toml tools/environment.sh
+	@PYTHON=$(PYTHON) tools/environment.sh $(VENV)
+
+demo: environment
+	@$(RUN) -m tools.demo
+
+test: lint unit lab
+
+lint: environment
+	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check .
+	@$(RUN) -m mypy
+
+unit: environment
+	@$(RUN) -m pytest -m "not lab" -q
+
+lab: environment
+	@$(RUN) -m pytest -m lab -v --durations=15
+
+bench: environment
+	@tools/environment.sh $(VENV) bench
+	@$(RUN) -m benchmarks.converged
+
+clean:
+	@if [ -x $(RUN) ]; then $(RUN) -m tests.lab clean; fi
+	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

@@ -1,0 +1,156 @@
+"""Operations on a node's system: packages, user, directories, files, units.
+
+Each is told by gpuwright.converge what differs and why, so none asks the node again, and none does
+anything where nothing differs. pyinfra's stock operations read facts of their own, one round trip
+each, and write secrets and units with the default umask first (see CONTRIBUTING.md).
+"""
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from pyinfra import host
+from pyinfra.api import FunctionCommand, QuoteString, StringCommand, operation
+
+from deploys.operations.programs import program
+from gpuwright.converge import Directory
+from gpuwright.layout import USER
+
+Commands = Generator[StringCommand | FunctionCommand]
+
+# needrestart must not restart services of other people while we install a compiler.
+_APT_ENVIRONMENT = {
+    "DEBIAN_FRONTEND": "noninteractive",
+    "NEEDRESTART_MODE": "l",
+    "APT_LISTCHANGES_FRONTEND": "none",
+}
+_APT = ("apt-get", "-q=2", "-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3")
+
+
+@operation()
+def packages_are_installed(names: Sequence[str]) -> Commands:
+    """Install Debian packages that the probe found missing; never removes or upgrades others."""
+    if not names:
+        host.noop("every package that the plan needs is installed")
+        return
+    yield StringCommand(*_APT, "update", _env=_APT_ENVIRONMENT)
+    yield StringCommand(
+        *_APT,
+        "install",
+        "--no-install-recommends",
+        "--no-remove",
+        "--",
+        *(QuoteString(name) for name in names),
+        _env=_APT_ENVIRONMENT,
+    )
+
+
+@operation()
+def user_exists(reason: str | None) -> Commands:
+    """Create the system user that engines run as; it owns nothing and cannot log in."""
+    if not reason:
+        host.noop(f"user {USER} exists")
+        return
+    yield StringCommand(
+        "useradd",
+        "--system",
+        "--user-group",
+        "--no-create-home",
+        "--home-dir",
+        "/nonexistent",
+        "--shell",
+        "/usr/sbin/nologin",
+        USER,
+    )
+
+
+@operation()
+def directories_stand(directories: Sequence[Directory]) -> Commands:
+    """Create or repair directories, parents first."""
+    if not directories:
+        host.noop("our directories stand as planned")
+        return
+    yield program(
+        "write",
+        {
+            "directories": [
+                {"path": d.path, "mode": d.mode, "owner": d.owner, "group": d.group}
+                for d in directories
+            ]
+        },
+    )
+
+
+@operation()
+def secrets_are_generated(
+    path: str, names: Sequence[str], missing: str | None, mode: str | None
+) -> Commands:
+    """Generate what is missing in an environment file on the node itself; it never leaves it."""
+    owned = {"path": path, "mode": "0600", "owner": "root", "group": "root"}
+    if missing:
+        yield program("write", {"files": [owned | {"generate": list(names)}]})
+    elif mode:
+        yield program("write", {"modes": [owned]})
+    else:
+        host.noop(f"{path} holds its secrets, for root alone")
+
+
+@operation()
+def file_holds(path: str, text: str, reason: str | None) -> Commands:
+    """Write a text file that everybody may read: beside, then renamed over."""
+    if not reason:
+        host.noop(f"{path} is the plan's")
+        return
+    yield program("write", {"files": [_readable(path, text)]})
+
+
+@operation()
+def unit_is_written(path: str, text: str, reason: str | None) -> Commands:
+    """Write a unit file, after systemd has read a copy of it and found nothing to say."""
+    if not reason:
+        host.noop(f"{path} is the plan's")
+        return
+    directory = "/run/gpuwright"
+    candidate = f"{directory}/{path.rsplit('/', 1)[-1]}"
+    yield program(
+        "write",
+        {
+            "directories": [_readable(directory, None) | {"mode": "0755"}],
+            "files": [_readable(candidate, text)],
+        },
+    )
+    yield StringCommand("systemd-analyze", "verify", QuoteString(candidate))
+    yield program("write", {"files": [_readable(path, text)]})
+    yield StringCommand("rm", "-f", "--", QuoteString(candidate))
+
+
+def _readable(path: str, text: str | None) -> dict[str, Any]:
+    entry: dict[str, Any] = {"path": path, "mode": "0644", "owner": "root", "group": "root"}
+    return entry if text is None else entry | {"content": text}
+
+
+@operation()
+def units_are_reloaded(reason: str | None) -> Commands:
+    """Let systemd read its unit files again."""
+    if not reason:
+        host.noop("systemd knows the units as they are")
+        return
+    yield StringCommand("systemctl", "daemon-reload")
+
+
+@operation()
+def service_is_enabled(unit: str, reason: str | None) -> Commands:
+    """Start the service at boot; a running one is left alone."""
+    if not reason:
+        host.noop(f"{unit} starts at boot")
+        return
+    yield StringCommand("systemctl", "--quiet", "enable", QuoteString(unit))
+
+
+@operation()
+def service_runs(unit: str, reason: str | None) -> Commands:
+    """(Re)start the service, once, when anything it was started with differs from the plan."""
+    if not reason:
+        host.noop(f"{unit} runs what the plan says")
+        return
+    yield StringCommand("systemctl", "reset-failed", QuoteString(unit), "2>/dev/null", "||", "true")
+    yield StringCommand("systemctl", "restart", QuoteString(unit))

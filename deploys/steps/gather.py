@@ -1,0 +1,56 @@
+"""Read every node of the run at once, each with one remote command."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import gevent.pool
+from pyinfra.api import Host, State
+from pyinfra.context import ctx_host, ctx_state
+
+from facts.node import Node, Reachable
+
+_T = TypeVar("_T")
+_PARALLEL = 20
+
+
+def documents(state: State, specs: Iterable[tuple[Host, dict[str, Any]]]) -> dict[Host, Any]:
+    """The node document of each host, or `{"ok": False, "error": sentence}` for one without."""
+
+    def ask(host: Host, spec: dict[str, Any]) -> Any:
+        return host.get_fact(Node, spec=spec, _ignore_errors=True) or Node.default()
+
+    return _each(state, list(specs), ask)
+
+
+def preflight(state: State, specs: Mapping[Host, Sequence[dict[str, Any]]]) -> dict[str, str]:
+    """Ask on each node whether its downloads can be had; a sentence for each host where one cannot.
+
+    A remote command is spent only on hosts that have something to download.
+    """
+
+    def ask(host: Host, wanted: Sequence[dict[str, Any]]) -> str | None:
+        for spec in wanted:
+            answer = host.get_fact(Reachable, spec=spec, _ignore_errors=True) or {}
+            if not answer.get("ok"):
+                return str(answer.get("error") or "the preflight gave no answer")
+        return None
+
+    answers = _each(state, [(host, wanted) for host, wanted in specs.items() if wanted], ask)
+    return {str(host.name): fault for host, fault in answers.items() if fault}
+
+
+def _each(
+    state: State, items: Sequence[tuple[Host, _T]], ask: Callable[[Host, _T], Any]
+) -> dict[Host, Any]:
+    """Ask every host at once, in a pool of our own: pyinfra's is full of the greenlets that wait
+    for this answer."""
+
+    def ask_in_context(item: tuple[Host, _T]) -> tuple[Host, Any]:
+        host, value = item
+        with ctx_state.use(state), ctx_host.use(host):
+            return host, ask(host, value)
+
+    if not items:
+        return {}
+    pool = gevent.pool.Pool(max(1, state.config.PARALLEL or _PARALLEL))
+    return dict(pool.imap_unordered(ask_in_context, items))

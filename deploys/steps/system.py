@@ -1,0 +1,17 @@
+"""What every service stands on: packages, the system user, directories."""
+
+from deploys.operations import node as operations
+from deploys.steps.planning import Work
+
+
+def prepare(work: Work) -> None:
+    """Packages, user and directories, as far as the plan needs them."""
+    operations.packages_are_installed(
+        name="Packages that the engine needs are installed",
+        names=work.changes.packages,
+    )
+    operations.user_exists(name="The service user exists", reason=work.changes.user)
+    operations.directories_stand(
+        name="Directories stand with their owners and modes",
+        directories=work.changes.directories,
+    )

@@ -1,0 +1,193 @@
+"""Every way to serve a model on a node, each either a candidate that fits or its first reason.
+
+Candidates are cut as early as a rule allows, so that an engine whose CUDA does not run here is
+named once and not once per checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpuwright import compat
+from gpuwright.engine_rows import BuildTagRow, MemoryModel, ReleaseRow
+from gpuwright.fitting import Candidate, best_cache
+from gpuwright.host import Gpu
+from gpuwright.memory.request import GIB
+from gpuwright.model_rows import CheckpointRow
+from gpuwright.node_rules import disk_reason
+from gpuwright.pins import pinned_gpus
+from gpuwright.plan import Rejection
+from gpuwright.refusals import Needs, Reason, Unlisted
+from gpuwright.rows import Device
+from gpuwright.site import Combination, Site, card_bytes, release_label, splits_tensors
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    """A candidate that cannot be, as a reason; `rejection` is its line for people."""
+
+    label: str
+    reason: Reason
+
+    @property
+    def rejection(self) -> Rejection:
+        return Rejection(
+            candidate=self.label,
+            sentence=self.reason.sentence(),
+            row=getattr(self.reason, "row", None),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Superseded:
+    """A newer release or build of the same engine runs here too."""
+
+    by: str
+    row: str | None = None
+
+    def sentence(self) -> str:
+        return f"runs here, and {self.by} does too; a pin would choose it"
+
+    def remedy(self) -> str | None:
+        return None
+
+
+def candidates(site: Site) -> Iterator[Candidate | Failure]:
+    """All of them, in the matrix's order; of each engine only the newest build that runs."""
+    current: dict[tuple[str, Device], str] = {}
+    for release in site.matrix.releases:
+        for tag in release.build_tags:
+            if not site.pins.admits_release(release, tag):
+                continue
+            label = release_label(release, tag)
+            reason = _release_reason(site, release, tag)
+            newer = current.get((release.engine, tag.device))
+            if reason is None and newer is not None:
+                reason = Superseded(by=newer)
+            if reason is not None:
+                yield Failure(label=label, reason=reason)
+                continue
+            current[(release.engine, tag.device)] = label
+            for model in site.pins.models:
+                for checkpoint in site.pins.checkpoints(model):
+                    combination = Combination(
+                        release=release, tag=tag, model=model, checkpoint=checkpoint
+                    )
+                    yield from _of_checkpoint(site, combination)
+
+
+def _release_reason(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Reason | None:
+    host, want = site.host, site.want
+    if tag.device is Device.CPU and host.has_card and not want.cpu_only:
+        return Needs(
+            subject="CPU",
+            needed="`gpus: none`, since a card is there",
+            found="no such wish",
+            help="`gpus: none` to serve on the CPU",
+        )
+    if tag.device is Device.CUDA and want.cpu_only:
+        return Needs(subject="device", needed="an NVIDIA GPU", found="`gpus: none`")
+    if tag.device is Device.CUDA and not host.gpus:
+        return Needs(subject="device", needed="an NVIDIA GPU", found="none")
+    reason = compat.first(rule(host, release) for rule in compat.RELEASE_RULES)
+    if reason is None and release.memory_model is MemoryModel.UNKNOWN:
+        reason = Unlisted(subject=f"memory arithmetic of {release.engine}", file="memory/")
+    if reason is None:
+        reason = compat.driver(host, tag, site.matrix)
+    if reason is None and host.gpus and tag.device is Device.CUDA:
+        found = [compat.kernels(gpu, tag) for gpu in pinned_gpus(host, want)]
+        reason = found[0] if all(found) else None
+    return reason
+
+
+def _of_checkpoint(site: Site, combination: Combination) -> Iterator[Candidate | Failure]:
+    release, checkpoint = combination.release, combination.checkpoint
+    if not _meant_for(release, checkpoint):
+        # Nobody asked for such a pair unless both halves were pinned.
+        if site.pins.engine is not None or site.pins.checkpoint is not None:
+            reason = compat.served(release, checkpoint)
+            assert reason is not None
+            yield Failure(label=combination.label, reason=reason)
+        return
+    reason = compat.first(
+        (
+            compat.served(release, checkpoint),
+            compat.context(site.want.max_model_len, combination.model),
+            disk_reason(
+                site.host,
+                site.want,
+                checkpoint,
+                release.engine,
+                release.build if combination.tag.applicable else None,
+            ),
+        )
+    )
+    if reason is not None:
+        yield Failure(label=combination.label, reason=reason)
+        return
+    for gpus in _device_sets(site, combination):
+        placed = combination.on(gpus)
+        reason = compat.first(_card_reasons(site, placed))
+        answer = reason or best_cache(site, placed)
+        if isinstance(answer, Candidate):
+            yield answer
+        else:
+            yield Failure(label=placed.label, reason=answer)
+
+
+def _meant_for(release: ReleaseRow, checkpoint: CheckpointRow) -> bool:
+    return checkpoint.format in release.formats and release.engine in checkpoint.engines
+
+
+def _device_sets(site: Site, combination: Combination) -> Iterator[tuple[Gpu, ...]]:
+    """Sets of cards to try: none for the CPU, the pinned ones, or growing sets of equal cards."""
+    want = site.want
+    if combination.tag.device is Device.CPU:
+        yield ()
+        return
+    cards = pinned_gpus(site.host, want)
+    if want.gpus is not None:
+        yield cards
+        return
+    by_room = sorted(cards, key=lambda gpu: (-card_bytes(gpu), gpu.index))
+    if not splits_tensors(combination.release):
+        if want.tensor_parallel_size in (None, 1):
+            yield (by_room[0],)
+        if len(cards) > 1:
+            yield cards
+        return
+    kinds: dict[tuple[str | None, int], list[Gpu]] = {}
+    for gpu in by_room:
+        kind = (gpu.compute_capability, round((gpu.total_bytes or 0) / GIB))
+        kinds.setdefault(kind, []).append(gpu)
+    pinned = want.tensor_parallel_size
+    for equal in kinds.values():
+        # All of a kind are tried even where that count does not divide: the reason says so.
+        for size in sorted({1, len(equal), *combination.model.tensor_parallel_sizes}):
+            if size <= len(equal) and pinned in (None, size):
+                yield tuple(sorted(equal[:size], key=lambda gpu: gpu.index))
+    if pinned and all(len(equal) < pinned for equal in kinds.values()):
+        yield cards
+
+
+def _card_reasons(site: Site, combination: Combination) -> Iterator[Reason | None]:
+    gpus, release = combination.gpus, combination.release
+    for gpu in gpus:
+        yield compat.kernels(gpu, combination.tag)
+        yield compat.toolkit(gpu, combination.tag, site.matrix)
+        yield compat.quantization(gpu, release, combination.checkpoint, site.matrix)
+        if gpu.total_bytes is None:
+            yield Needs(subject=gpu.name, needed="a memory size", found="unknown")
+    pinned = site.want.tensor_parallel_size
+    if gpus and splits_tensors(release):
+        if pinned not in (None, len(gpus)):
+            yield Needs(subject="cards of one kind", needed=str(pinned), found=str(len(gpus)))
+        yield compat.equal_cards(gpus)
+        yield compat.tensor_parallel(combination.model, len(gpus))
+    elif gpus and pinned not in (None, 1):
+        yield Needs(
+            subject=f"tensor parallel size {pinned}",
+            needed="an engine that splits tensors",
+            found=f"{release.engine}, which splits layers",
+        )

@@ -1,0 +1,140 @@
+"""Carry a program to a node as one shell command, and read what it answered.
+
+The whole command must stay below 128 KiB: a shell, sudo and sshd pass it on as one argument, and
+Linux takes no longer one.
+"""
+
+import ast
+import base64
+import functools
+import importlib.util
+import json
+import shlex
+import zlib
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gpuwright.layout import Layout
+
+PROGRAMS = ("probe", "fetch", "build", "gate", "write")
+OLDEST_PYTHON = (3, 8)
+NEEDED = "python3 >= 3.8 needed on the node"
+LONGEST_COMMAND = 128 * 1024 - 4096
+"""Bytes; 4 KiB are left for what pyinfra, sudo and their quoting put around it."""
+
+_PACKAGE = "gpuwright.onnode"
+_ASK_NVML = ("probe", "gate")
+
+# On one line, without a single quote, `!`, backslash or newline: no shell and no quoting around it
+# changes it. It must parse in Python 2 and in every Python 3 to say that it is too old.
+_BOOTSTRAP = (
+    "import sys;"
+    "v=sys.version_info;"
+    f"old=v<{OLDEST_PYTHON};"
+    'old and sys.stdout.write("{%sok%s:false,%serror%s:%s'
+    + NEEDED
+    + ', found %d.%d%s,%shint%s:%s%s}"%((chr(34),)*5+(v[0],v[1])+(chr(34),)*5)+chr(10));'
+    "old and sys.exit(0);"
+    "import base64,json,zlib;"
+    "o=lambda t:zlib.decompress(base64.b64decode(t)).decode();"
+    "a=sys.argv;"
+    "b=json.loads(o(a[1]));"
+    "m=lambda n:sys.modules.setdefault(n,type(sys)(n));"
+    "[exec(compile(s,n,chr(101)+chr(120)+chr(101)+chr(99)),m(n).__dict__) for n,s in b];"
+    'sys.exit(m("gpuwright.onnode.outcome").conclude('
+    "m(b[-1][0]).main,o(a[2]),a[3] if len(a)>3 else None))"
+)
+
+
+def _packed(text: str) -> str:
+    # Level 6: level 9 takes three times as long for pynvml and saves one part in fifty.
+    return base64.b64encode(zlib.compress(text.encode(), 6)).decode()
+
+
+@functools.cache
+def modules(program: str) -> tuple[tuple[str, str], ...]:
+    """(full name, source) of each module that `program` needs, itself last.
+
+    Order is that of the imports: each module stands after those it names.
+    """
+    folder = Path(__file__).parent / "onnode"
+    found: dict[str, str] = {}
+
+    def visit(name: str) -> None:
+        if f"{_PACKAGE}.{name}" in found:
+            return
+        source = (folder / f"{name}.py").read_text(encoding="utf-8")
+        for statement in ast.parse(source).body:
+            if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith(
+                f"{_PACKAGE}."
+            ):
+                visit((statement.module or "").removeprefix(f"{_PACKAGE}."))
+        found.setdefault(f"{_PACKAGE}.{name}", source)
+
+    visit("outcome")
+    visit(program)
+    return tuple(found.items())
+
+
+@functools.cache
+def _program(program: str) -> str:
+    return _packed(json.dumps(modules(program)))
+
+
+@functools.cache
+def _pynvml() -> str | None:
+    """The control machine's own pynvml, compressed; None where it has none."""
+    found = importlib.util.find_spec("pynvml")
+    if found is None or found.origin is None or not found.origin.endswith(".py"):
+        return None
+    return _packed(Path(found.origin).read_text(encoding="utf-8"))
+
+
+def command(program: str, spec: dict[str, Any]) -> str:
+    """One shell command that runs `program` with `spec` on a node that has Python.
+
+    Safe for any POSIX shell, and under further quoting and sudo. Secrets do not belong into
+    `spec`: they go to the program's standard input. A node without python3, or with one that is
+    too old, answers as a program that failed; its error then starts with `NEEDED`. A probe
+    without a layout looks where `Layout` says.
+    ValueError: no such program, or the command would be too long.
+    """
+    if program not in PROGRAMS:
+        raise ValueError(f"program {program!r}: known are {', '.join(PROGRAMS)}")
+    if program == "probe":
+        spec = {"layout": asdict(Layout()), **spec}
+    words = ["python3", "-I", "-S", "-c", _BOOTSTRAP, _program(program), _packed(json.dumps(spec))]
+    nvml = _pynvml() if program in _ASK_NVML else None
+    if nvml is not None:
+        words.append(nvml)
+    missing = json.dumps({"ok": False, "error": NEEDED, "hint": "install python3"})
+    line = (
+        f"if command -v python3 >/dev/null 2>&1; then {shlex.join(words)}; "
+        f"else echo {shlex.quote(missing)}; fi"
+    )
+    if len(shlex.quote(line)) > LONGEST_COMMAND:
+        raise ValueError(f"{program}: the command has {len(line)} bytes: split the specification")
+    return line
+
+
+def parse(lines: Iterable[str]) -> dict[str, Any]:
+    """The answer among a command's stdout lines: the last that is a JSON object.
+
+    Banners and other lines before it are passed over. A node document has no key `ok`; without
+    any answer the result is that of a program that failed, with the last line heard.
+    """
+    heard = ""
+    for line in reversed(list(lines)):
+        text = line.strip()
+        if text.startswith("{") and text.endswith("}"):
+            try:
+                value = json.loads(text)
+            except (ValueError, RecursionError):
+                value = None
+            if isinstance(value, dict):
+                return value
+        heard = heard or text[:300]
+    said = f"; it said: {heard}" if heard else ""
+    return {"ok": False, "error": f"the node gave no answer{said}", "hint": ""}

@@ -1,0 +1,125 @@
+"""The matrix as one value: every row, and the look-ups that deciding needs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from gpuwright.engine_rows import AttentionBackendRow, ReleaseRow
+from gpuwright.model_rows import CheckpointRow, ModelRow
+from gpuwright.refusals import WantError
+from gpuwright.rows import (
+    CudaRow,
+    DistroRow,
+    GpuRow,
+    HazardRow,
+    KvCacheDtypeRow,
+    QuantizationRow,
+    WorkloadRow,
+)
+
+if TYPE_CHECKING:
+    from gpuwright.host import Gpu, Host
+
+
+class Named(Protocol):
+    """A row that people may call by its id or an alias."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+
+
+Row = TypeVar("Row", bound=Named)
+
+
+def find(rows: Iterable[Row], name: str) -> Row | None:
+    """The row whose id or alias is `name`, whatever its case."""
+    wanted = name.casefold()
+    for row in rows:
+        if wanted == row.id.casefold() or any(wanted == alias.casefold() for alias in row.aliases):
+            return row
+    return None
+
+
+def resolve(key: str, rows: Iterable[Row], name: str) -> Row:
+    """As `find`; raises WantError for an unknown name, with the nearest one."""
+    rows = tuple(rows)
+    row = find(rows, name)
+    if row is None:
+        raise WantError(f"{key}: {name!r} is unknown{nearest(name, [row.id for row in rows])}")
+    return row
+
+
+def nearest(name: str, words: Iterable[str]) -> str:
+    """The end of a sentence: the nearest of `words`, or all of them."""
+    words = list(words)
+    folded = {word.casefold(): word for word in reversed(words)}
+    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
+    return f"; {folded[near[0]]}?" if near else f"; known: {', '.join(words)}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Matrix:
+    gpus: tuple[GpuRow, ...]
+    cuda: tuple[CudaRow, ...]
+    kv_cache_dtypes: tuple[KvCacheDtypeRow, ...]
+    quantizations: tuple[QuantizationRow, ...]
+    releases: tuple[ReleaseRow, ...]
+    attention_backends: tuple[AttentionBackendRow, ...]
+    models: tuple[ModelRow, ...]
+    hazards: tuple[HazardRow, ...]
+    workloads: tuple[WorkloadRow, ...]
+    distros: tuple[DistroRow, ...]
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Names of the engines, each once, in the files' order."""
+        return tuple(dict.fromkeys(row.engine for row in self.releases))
+
+    def engine_release(self, engine: str, release: str) -> ReleaseRow:
+        """The row of one release; KeyError where there is none."""
+        for row in self.releases:
+            if (row.engine, row.release) == (engine, release):
+                return row
+        raise KeyError(f"{engine} {release}")
+
+    def distro(self, host: Host) -> DistroRow | None:
+        """The row of the node's distribution and its release, or None for an unlisted one."""
+        for row in self.distros:
+            if (row.os_id, row.version_id) == (host.os_id, host.os_version):
+                return row
+        return None
+
+    def gpu(self, gpu: Gpu) -> GpuRow | None:
+        """The row of a card, by PCI id and then by name; None for an unlisted one."""
+        for row in self.gpus:
+            if gpu.pci_id is not None and gpu.pci_id in (row.pci_ids or ()):
+                return row
+        return find(self.gpus, gpu.name) or next(
+            (row for row in self.gpus if row.name.casefold() == gpu.name.casefold()), None
+        )
+
+    def cuda_runtime(self, version: str) -> CudaRow:
+        return next(row for row in self.cuda if row.id == version)
+
+    def kv_cache_dtype(self, dtype: str) -> KvCacheDtypeRow:
+        return next(row for row in self.kv_cache_dtypes if row.id == dtype)
+
+    def quantization(self, name: str) -> QuantizationRow:
+        return next(row for row in self.quantizations if row.id == name)
+
+    def backends(self, engine: str) -> tuple[AttentionBackendRow, ...]:
+        return tuple(row for row in self.attention_backends if row.engine == engine)
+
+    def checkpoint(self, checkpoint: str) -> tuple[ModelRow, CheckpointRow]:
+        """A checkpoint by its id, with its model; KeyError where there is none."""
+        for model in self.models:
+            for row in model.checkpoints:
+                if row.id == checkpoint:
+                    return model, row
+        raise KeyError(checkpoint)

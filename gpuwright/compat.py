@@ -1,0 +1,254 @@
+"""The rules: each is one small function that answers None, or the reason why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from gpuwright.catalogue import Matrix
+from gpuwright.engine_rows import AttentionBackendRow, BuildTagRow, HeadRule, ReleaseRow
+from gpuwright.host import Gpu, Host
+from gpuwright.model_rows import CheckpointRow, LayerKind, ModelRow
+from gpuwright.refusals import DriverTooOld, Needs, NoKernels, Reason, Unlisted
+from gpuwright.rows import Device, KvCacheDtypeRow
+from gpuwright.versions import at_least, parse_version, within
+
+UNKNOWN = "unknown"
+
+
+def architecture(host: Host, release: ReleaseRow) -> Reason | None:
+    if host.architecture in release.architectures:
+        return None
+    return Needs(
+        subject="architecture",
+        needed=" or ".join(release.architectures),
+        found=host.architecture or UNKNOWN,
+        row=release.id,
+    )
+
+
+def c_library(host: Host, release: ReleaseRow) -> Reason | None:
+    if release.glibc is None or (host.glibc and at_least(host.glibc, release.glibc)):
+        return None
+    return Needs(
+        subject="glibc",
+        needed=f">= {release.glibc}",
+        found=host.glibc or UNKNOWN,
+        row=release.id,
+    )
+
+
+def python(host: Host, release: ReleaseRow) -> Reason | None:
+    minor = ".".join((host.python or "").split(".")[:2])
+    if not release.python or minor in release.python:
+        return None
+    return Needs(
+        subject="Python",
+        needed=" or ".join(release.python),
+        found=host.python or UNKNOWN,
+        row=release.id,
+    )
+
+
+def driver(host: Host, tag: BuildTagRow, matrix: Matrix) -> Reason | None:
+    """The driver must be at least what the CUDA runtime in the binaries needs."""
+    if tag.cuda is None:
+        return None
+    cuda = matrix.cuda_runtime(tag.cuda)
+    if host.driver_version is None:
+        return Needs(subject="driver version", needed=f">= {cuda.min_driver}", found=UNKNOWN)
+    if at_least(host.driver_version, cuda.min_driver):
+        return None
+    return DriverTooOld(
+        cuda=cuda.id, needed=cuda.min_driver, found=host.driver_version, row=f"cuda {cuda.id}"
+    )
+
+
+def kernels(gpu: Gpu, tag: BuildTagRow) -> Reason | None:
+    """Code for a capability runs on the same major with an equal or higher minor, no other."""
+    if gpu.compute_capability is None:
+        return Needs(subject=gpu.name, needed="a compute capability", found=UNKNOWN)
+    if any(_runs(carried, gpu.compute_capability) for carried in tag.capabilities):
+        return None
+    return NoKernels(gpu=gpu.name, capability=gpu.compute_capability, carried=tag.capabilities)
+
+
+def _runs(carried: str, capability: str) -> bool:
+    (carried_numbers, *_), (numbers, *_) = parse_version(carried), parse_version(capability)
+    return carried_numbers[0] == numbers[0] and carried_numbers <= numbers
+
+
+def toolkit(gpu: Gpu, tag: BuildTagRow, matrix: Matrix) -> Reason | None:
+    """The CUDA compiler must know the card."""
+    if tag.cuda is None or gpu.compute_capability is None:
+        return None
+    cuda = matrix.cuda_runtime(tag.cuda)
+    if within(gpu.compute_capability, cuda.capabilities):
+        return None
+    return Needs(
+        subject=f"CUDA {cuda.id}",
+        needed=f"compute capability {cuda.capabilities}",
+        found=f"{gpu.compute_capability} ({gpu.name})",
+        row=f"cuda {cuda.id}",
+    )
+
+
+def served(release: ReleaseRow, checkpoint: CheckpointRow) -> Reason | None:
+    """The engine loads the checkpoint's format, and this release knows the model."""
+    if checkpoint.format not in release.formats:
+        return Needs(
+            subject=checkpoint.id,
+            needed=f"an engine for {checkpoint.format}",
+            found=f"{release.engine}, which loads {', '.join(release.formats)}",
+            row=checkpoint.id,
+        )
+    releases = checkpoint.engines.get(release.engine)
+    if releases is None:
+        return Unlisted(
+            subject=f"{checkpoint.id} under {release.engine}", file="models.yaml", row=checkpoint.id
+        )
+    if within(release.release, releases):
+        return None
+    return Needs(
+        subject=checkpoint.id,
+        needed=f"{release.engine} {releases}",
+        found=release.release,
+        row=checkpoint.id,
+    )
+
+
+def context(max_model_len: int | None, model: ModelRow) -> Reason | None:
+    """A pinned context must be one that the model was made for."""
+    if max_model_len is None or max_model_len <= model.max_context_tokens:
+        return None
+    return Needs(
+        subject="max_model_len",
+        needed=f"at most {model.max_context_tokens:,}",
+        found=f"{max_model_len:,}",
+        row=model.id,
+    )
+
+
+def quantization(
+    gpu: Gpu, release: ReleaseRow, checkpoint: CheckpointRow, matrix: Matrix
+) -> Reason | None:
+    """The engine has kernels for the weights' format on this card."""
+    row = matrix.quantization(checkpoint.quantization)
+    support = row.engines.get(release.engine)
+    if support is None:
+        return Unlisted(
+            subject=f"{row.id} weights under {release.engine}", file="quantizations.yaml"
+        )
+    if not within(release.release, support.releases):
+        return Needs(
+            subject=f"{row.id} weights",
+            needed=f"{release.engine} {support.releases}",
+            found=release.release,
+            row=row.id,
+        )
+    if gpu.compute_capability and within(gpu.compute_capability, support.capabilities):
+        return None
+    return Needs(
+        subject=f"{row.id} weights under {release.engine}",
+        needed=f"compute capability {support.capabilities}",
+        found=f"{gpu.compute_capability or UNKNOWN} ({gpu.name})",
+        row=row.id,
+    )
+
+
+def native(gpu: Gpu, release: ReleaseRow, checkpoint: CheckpointRow, matrix: Matrix) -> bool:
+    """Whether the card computes in the weights' format, rather than in 16 bits."""
+    support = matrix.quantization(checkpoint.quantization).engines[release.engine]
+    return gpu.compute_capability is not None and within(gpu.compute_capability, support.native)
+
+
+def tensor_parallel(model: ModelRow, size: int) -> Reason | None:
+    if size in model.tensor_parallel_sizes:
+        return None
+    sizes = " or ".join(str(each) for each in model.tensor_parallel_sizes)
+    return Needs(
+        subject=f"{model.id} over cards",
+        needed=f"a tensor parallel size of {sizes}",
+        found=str(size),
+        row=model.id,
+    )
+
+
+def equal_cards(gpus: tuple[Gpu, ...]) -> Reason | None:
+    """Tensor parallelism runs at the pace of the slowest card and the size of the smallest."""
+    kinds = {(gpu.compute_capability, round((gpu.total_bytes or 0) / 2**30)) for gpu in gpus}
+    if len(kinds) == 1:
+        return None
+    return Needs(
+        subject="tensor parallelism",
+        needed="cards of one kind",
+        found=", ".join(gpu.name for gpu in gpus),
+    )
+
+
+def backend(
+    row: AttentionBackendRow,
+    *,
+    release: ReleaseRow,
+    model: ModelRow,
+    capability: str | None,
+    kv: KvCacheDtypeRow,
+) -> Reason | None:
+    """`row` computes the model's head sizes with this cache on this card; None: on the CPU."""
+    device = Device.CPU if capability is None else Device.CUDA
+    subject = f"attention backend {row.backend}"
+    if device not in row.devices or not within(release.release, row.releases):
+        return Needs(subject=subject, needed=f"{', '.join(row.devices)}", found=device, row=row.id)
+    if capability is not None and not within(capability, row.capabilities):
+        needed = f"compute capability {row.capabilities}"
+        return Needs(subject=subject, needed=needed, found=capability, row=row.id)
+    if bool(model.architecture.of(LayerKind.MLA)) != row.mla:
+        found = "latent attention" if not row.mla else "attention with heads"
+        return Needs(subject=subject, needed="the other kind of attention", found=found, row=row.id)
+    if not any(
+        kv.id in rule.dtypes and (capability is None or within(capability, rule.capabilities))
+        for rule in row.kv
+    ):
+        dtypes = [
+            dtype
+            for rule in row.kv
+            if capability is None or within(capability, rule.capabilities)
+            for dtype in rule.dtypes
+        ]
+        return Needs(
+            subject=subject,
+            needed=f"a cache in {' or '.join(dtypes)}"
+            + (f" on {capability}" if capability else ""),
+            found=kv.id,
+            row=row.id,
+        )
+    rule = _head_rule(row, capability)
+    for size in model.architecture.head_sizes:
+        if not rule.admits(size):
+            needed = f"head sizes {_head_words(rule)}"
+            return Needs(subject=subject, needed=needed, found=str(size), row=row.id)
+    return None
+
+
+def _head_rule(row: AttentionBackendRow, capability: str | None) -> HeadRule:
+    for rule in row.heads:
+        if not rule.capabilities:
+            return rule
+        if capability is not None and within(capability, rule.capabilities):
+            return rule
+    return HeadRule()
+
+
+def _head_words(rule: HeadRule) -> str:
+    if rule.sizes:
+        return ", ".join(str(size) for size in rule.sizes)
+    limit = f" up to {rule.maximum}" if rule.maximum is not None else f" from {rule.minimum}"
+    return f"in steps of {rule.multiple_of}{limit}"
+
+
+ReleaseRule = Callable[[Host, ReleaseRow], Reason | None]
+RELEASE_RULES: tuple[ReleaseRule, ...] = (architecture, c_library, python)
+
+
+def first(reasons: Iterable[Reason | None]) -> Reason | None:
+    """The first reason there is; later rules are not asked."""
+    return next((reason for reason in reasons if reason is not None), None)

@@ -1,0 +1,157 @@
+"""Faults that show only between rows: ids that dangle or stand twice, ranges that do not parse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gpuwright.catalogue import Matrix, Named
+from gpuwright.rows import HazardRow
+from gpuwright.versions import check_range, parse_version
+
+
+def cross_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
+    """Every such fault of `matrix`, each with the path that `labels` has for its row."""
+    for named in (
+        matrix.gpus,
+        matrix.kv_cache_dtypes,
+        matrix.quantizations,
+        matrix.models,
+        matrix.workloads,
+        [checkpoint for model in matrix.models for checkpoint in model.checkpoints],
+    ):
+        yield from _names_twice(named)
+    for rows in (matrix.cuda, matrix.attention_backends, matrix.hazards, matrix.distros):
+        yield from _twice("id", [row.id for row in rows])
+    yield from _twice("release", [f"{row.engine} {row.release}" for row in matrix.releases])
+    yield from _release_faults(matrix, labels)
+    yield from _backend_faults(matrix, labels)
+    yield from _model_faults(matrix, labels)
+    yield from _hazard_faults(matrix, labels)
+    for gpu in matrix.gpus:
+        yield from _version(f"{labels[id(gpu)]}.compute_capability", gpu.compute_capability)
+    for cuda in matrix.cuda:
+        yield from _version(f"{labels[id(cuda)]}.min_driver", cuda.min_driver)
+        yield from _range(f"{labels[id(cuda)]}.capabilities", cuda.capabilities)
+    for quantization in matrix.quantizations:
+        path = f"{labels[id(quantization)]}.engines"
+        yield from _dangling(path, quantization.engines, matrix.engines)
+        for engine, support in quantization.engines.items():
+            for key in ("releases", "capabilities", "native"):
+                yield from _range(f"{path}.{engine}.{key}", getattr(support, key))
+    for workload in matrix.workloads:
+        for index, route in enumerate(workload.routes):
+            path = f"{labels[id(workload)]}.routes[{index}]"
+            yield from _dangling(f"{path}.order", route.order, matrix.engines)
+            yield from _range(f"{path}.capabilities", route.capabilities)
+
+
+def _release_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
+    dtypes = [row.id for row in matrix.kv_cache_dtypes]
+    for release in matrix.releases:
+        path = labels[id(release)]
+        backends = [row.backend for row in matrix.backends(release.engine)]
+        yield from _version(f"{path}.release", release.release)
+        yield from _dangling(f"{path}.kv_cache_dtypes", release.kv_cache_dtypes, dtypes)
+        for index, rule in enumerate(release.auto_order):
+            yield from _dangling(f"{path}.auto_order[{index}].order", rule.order, backends)
+            yield from _range(f"{path}.auto_order[{index}].capabilities", rule.capabilities)
+        for index, tag in enumerate(release.build_tags):
+            if tag.cuda is not None:
+                known = [row.id for row in matrix.cuda]
+                yield from _dangling(f"{path}.build_tags[{index}].cuda", [tag.cuda], known)
+            for capability in tag.capabilities:
+                yield from _version(f"{path}.build_tags[{index}].capabilities", capability)
+            if tag.applicable and release.build is None:
+                yield f"{path}.build: missing, and build tag {tag.tag} says it is applicable"
+
+
+def _backend_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
+    dtypes = [row.id for row in matrix.kv_cache_dtypes]
+    for row in matrix.attention_backends:
+        path = labels[id(row)]
+        yield from _dangling(f"{path}.engine", [row.engine], matrix.engines)
+        yield from _range(f"{path}.releases", row.releases)
+        yield from _range(f"{path}.capabilities", row.capabilities)
+        for index, rule in enumerate(row.kv):
+            yield from _dangling(f"{path}.kv[{index}].dtypes", rule.dtypes, dtypes)
+            yield from _range(f"{path}.kv[{index}].capabilities", rule.capabilities)
+        for index, head in enumerate(row.heads):
+            yield from _range(f"{path}.heads[{index}].capabilities", head.capabilities)
+
+
+def _model_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
+    quantizations = [row.id for row in matrix.quantizations]
+    for model in matrix.models:
+        yield from _dangling(f"{labels[id(model)]}.parsers", model.parsers, matrix.engines)
+        for index, row in enumerate(model.checkpoints):
+            path = f"{labels[id(model)]}.checkpoints[{index}]"
+            yield from _dangling(f"{path}.quantization", [row.quantization], quantizations)
+            yield from _dangling(f"{path}.engines", row.engines, matrix.engines)
+            for engine, releases in row.engines.items():
+                yield from _range(f"{path}.engines.{engine}", releases)
+
+
+def _hazard_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
+    known = {
+        "engines": matrix.engines,
+        "build_tags": {tag.tag for row in matrix.releases for tag in row.build_tags},
+        "backends": {row.backend for row in matrix.attention_backends},
+        "not_backends": {row.backend for row in matrix.attention_backends},
+        "kv_cache_dtypes": {row.id for row in matrix.kv_cache_dtypes},
+        "quantizations": {row.id for row in matrix.quantizations},
+        "families": {row.family for row in matrix.models},
+        "models": {row.id for row in matrix.models},
+    }
+    for row in matrix.hazards:
+        path = labels[id(row)]
+        for key, words in known.items():
+            yield from _dangling(f"{path}.when.{key}", getattr(row.when, key), words)
+        yield from _range(f"{path}.when.capabilities", row.when.capabilities)
+        yield from _range(f"{path}.when.tensor_parallel", row.when.tensor_parallel)
+        yield from _bounds(path, row)
+
+
+def _bounds(path: str, row: HazardRow) -> Iterator[str]:
+    for key in ("introduced", "fixed"):
+        version = getattr(row, key)
+        if version is not None:
+            yield from _version(f"{path}.{key}", version)
+    if (row.introduced or row.fixed) and len(row.when.engines) != 1:
+        yield f"{path}.when.engines: releases are named, so exactly one engine must be"
+
+
+def _dangling(path: str, words: Iterable[str], known: Iterable[str]) -> Iterator[str]:
+    known = set(known)
+    for word in words:
+        if word not in known:
+            yield f"{path}: no row has the id {word!r}"
+
+
+def _range(path: str, spec: str) -> Iterator[str]:
+    try:
+        check_range(spec)
+    except ValueError as error:
+        yield f"{path}: {error}"
+
+
+def _version(path: str, version: str) -> Iterator[str]:
+    try:
+        parse_version(version)
+    except ValueError as error:
+        yield f"{path}: {error}"
+
+
+def _twice(what: str, words: Iterable[str]) -> Iterator[str]:
+    seen = set()
+    for word in words:
+        if word in seen:
+            yield f"{what} {word!r}: two rows have it"
+        seen.add(word)
+
+
+def _names_twice(rows: Iterable[Named]) -> Iterator[str]:
+    """Ids and aliases together: a name must mean one row."""
+    names: list[str] = []
+    for row in rows:
+        names += {name.casefold() for name in (row.id, *row.aliases)}
+    yield from _twice("name", names)

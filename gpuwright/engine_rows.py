@@ -1,0 +1,178 @@
+"""Rows about engines: releases, their builds, and the attention backends they bring."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gpuwright.plan import Source
+from gpuwright.rows import Claim, Device, hash_faults
+
+
+class MemoryModel(StrEnum):
+    """Whose arithmetic says what a service takes; `unknown` plans nothing."""
+
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    LLAMA_CPP = "llama.cpp"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArchiveRow:
+    """Source of an engine's build; `sha256: null` with `unpinned` is never installed from."""
+
+    kind: str
+    filename: str
+    subdir: str
+    """Directory in the archive that holds the top CMakeLists.txt."""
+    sha256: str | None
+    bytes: int | None = None
+    project: str | None = None
+    version: str | None = None
+    url: str | None = None
+    unpinned: str | None = None
+
+    def faults(self) -> Iterator[str]:
+        if self.kind not in ("python_package", "url"):
+            yield f".kind: {self.kind!r} is none of python_package, url"
+        if self.kind == "python_package" and not (self.project and self.version):
+            yield ": a python_package needs project and version"
+        if self.kind == "url" and not self.url:
+            yield ".url: missing"
+        yield from hash_faults(self.sha256)
+
+    def source(self) -> Source:
+        return Source(
+            kind=self.kind,
+            project=self.project,
+            version=self.version,
+            filename=self.filename,
+            sha256=self.sha256,
+            bytes=self.bytes,
+            url=self.url,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildRow:
+    """How an engine is built on the node; `cmake_args` are those of every build tag."""
+
+    sources: tuple[ArchiveRow, ...]
+    cmake_args: tuple[str, ...]
+    cpu_options: dict[str, str]
+    """CPU flag of /proc/cpuinfo -> the CMake option that it allows."""
+    target: str
+    proof_args: tuple[str, ...]
+    proof_expect: str
+    work_bytes: int
+    """Room that unpacking and building take, beyond the archive."""
+    memory_bytes_per_job: int
+
+    @property
+    def archive(self) -> ArchiveRow:
+        """The first source whose hash is known: the only kind that is installed from."""
+        return next(source for source in self.sources if source.sha256 is not None)
+
+    @property
+    def source_subdir(self) -> str:
+        return self.archive.subdir
+
+    def faults(self) -> Iterator[str]:
+        if all(source.sha256 is None for source in self.sources):
+            yield ".sources: none of them has a sha256"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildTagRow:
+    """One build of a release: the device it runs on and the code its binaries hold."""
+
+    tag: str
+    device: Device
+    capabilities: tuple[str, ...]
+    applicable: bool
+    cuda: str | None = None
+    not_applicable: str | None = None
+    """One line: why this version of gpuwright does not install it."""
+    cmake_args: tuple[str, ...] = ()
+
+    def faults(self) -> Iterator[str]:
+        if self.applicable != (self.not_applicable is None):
+            yield ".not_applicable: stands exactly where applicable is false"
+        if (self.device is Device.CUDA) != (self.cuda is not None):
+            yield ".cuda: stands exactly where device is cuda"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AutoOrder:
+    """The order in which an engine tries attention backends; the first rule that fits counts."""
+
+    order: tuple[str, ...]
+    capabilities: str = ""
+    families: tuple[str, ...] = ()
+    device: Device = Device.CUDA
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReleaseRow:
+    id: str
+    engine: str
+    release: str
+    memory_model: MemoryModel
+    formats: tuple[str, ...]
+    architectures: tuple[str, ...]
+    glibc: str | None
+    python: tuple[str, ...]
+    """Python minor versions that its wheels serve; empty: it is no Python program."""
+    kv_cache_dtypes: tuple[str, ...]
+    """All that it takes; those after the first `auto_kv_cache_dtypes` only when asked for."""
+    auto_kv_cache_dtypes: int
+    """How many of them, from the first on, a plan may choose by itself."""
+    auto_order: tuple[AutoOrder, ...]
+    build_tags: tuple[BuildTagRow, ...]
+    sources: tuple[Claim, ...]
+    build: BuildRow | None = None
+    unknown: dict[str, str] = field(default_factory=dict)
+
+    def build_tag(self, tag: str) -> BuildTagRow:
+        return next(row for row in self.build_tags if row.tag == tag)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KvRule:
+    dtypes: tuple[str, ...]
+    capabilities: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeadRule:
+    """Head sizes a backend computes: those listed, or multiples up to a maximum."""
+
+    sizes: tuple[int, ...] = ()
+    multiple_of: int = 1
+    minimum: int = 1
+    maximum: int | None = None
+    capabilities: str = ""
+    kv_cache_dtypes: tuple[str, ...] = ()
+    """Where named, the rule holds for these alone."""
+
+    def admits(self, size: int) -> bool:
+        if self.sizes:
+            return size in self.sizes
+        above = self.maximum is not None and size > self.maximum
+        return size % self.multiple_of == 0 and size >= self.minimum and not above
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionBackendRow:
+    id: str
+    engine: str
+    backend: str
+    aliases: tuple[str, ...]
+    releases: str
+    devices: tuple[Device, ...]
+    capabilities: str
+    kv: tuple[KvRule, ...]
+    heads: tuple[HeadRule, ...]
+    sources: tuple[Claim, ...]
+    mla: bool = False
+    needs: str | None = None

@@ -1,0 +1,165 @@
+"""From a plan to everything that must stand on its node, and what the probe must look at."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuwright.builds import Build, content_key, cpu_args
+from gpuwright.catalogue import Matrix
+from gpuwright.converge import Expected
+from gpuwright.engine_rows import BuildRow, ReleaseRow
+from gpuwright.fetching import LOCKS
+from gpuwright.host import Host
+from gpuwright.launch import launch
+from gpuwright.plan import Plan
+from gpuwright.refusals import MatrixError
+from gpuwright.rows import DistroRow
+from gpuwright.units import render_unit
+from gpuwright.want import Want
+
+# Starting is reading the model once from a slow disk, and then some.
+_SLOWEST_DISK_BYTES_PER_SECOND = 100 << 20
+_SHORTEST_START_SECONDS = 120
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What must stand on the node, and how its engine is made."""
+
+    expected: Expected
+    build: Build
+
+
+def probe_spec(want: Want, *, verify: str, packages: Iterable[str]) -> dict[str, Any]:
+    """What the probe has to look at for a want: known before there is a plan, so that one round
+    trip is enough. `packages` are all that any plan could ask for."""
+    layout = want.layout
+    return {
+        "layout": asdict(layout),
+        "service": want.service,
+        "bind": want.bind,
+        "port": want.port,
+        "packages": sorted(packages),
+        "disks": [layout.model_store, layout.engines, layout.cache],
+        "verify": verify,
+    }
+
+
+def probe_packages(matrix: Matrix) -> frozenset[str]:
+    """Every package that some plan on some distribution could need."""
+    return frozenset(
+        package
+        for distro in matrix.distros
+        for package in (*distro.build_packages, *distro.runtime_packages)
+    )
+
+
+def start_timeout_seconds(want: Want, plan: Plan) -> int:
+    """How long a start may take: the operator's word, else by the size of what is read."""
+    if want.start_timeout_seconds is not None:
+        return want.start_timeout_seconds
+    reading = sum(file.bytes for file in plan.files) // _SLOWEST_DISK_BYTES_PER_SECOND
+    return _SHORTEST_START_SECONDS + reading
+
+
+def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates: Path) -> Wanted:
+    """The expected state of the node for `plan`; only for plans that can be applied."""
+    layout = want.layout
+    release = matrix.engine_release(plan.engine, plan.release)
+    distro = matrix.distro(node)
+    build = _build(release, plan.build_tag, distro, node)
+    engine_dir = layout.engine_dir(plan.engine, plan.release, build.key)
+    start = launch(
+        plan,
+        layout,
+        f"{layout.checkpoint_dir(plan.checkpoint)}/{plan.files[0].path}",
+        engine_dir,
+    )
+    expected = Expected(
+        layout=layout,
+        plan=plan,
+        engine_dir=engine_dir,
+        engine_files=(f"bin/{build.target}",),
+        unit=render_unit(
+            plan=plan,
+            launch=start,
+            layout=layout,
+            engine_dir=engine_dir,
+            templates=templates,
+            systemd_version=node.systemd_version or 0,
+        ),
+        secret_names=start.secret_names,
+        build_packages=distro.build_packages,
+        runtime_packages=distro.runtime_packages,
+        start_timeout_seconds=start_timeout_seconds(want, plan),
+    )
+    return Wanted(expected=expected, build=build)
+
+
+def _build(release: ReleaseRow, build_tag: str, distro: DistroRow, node: Host) -> Build:
+    recipe = release.build
+    if recipe is None:
+        raise MatrixError(f"{release.id}: nothing says how it is built")
+    archive = recipe.archive
+    tag = next(row for row in release.build_tags if row.tag == build_tag)
+    arguments = (*recipe.cmake_args, *tag.cmake_args, *cpu_args(recipe.cpu_options, node.cpu_flags))
+    return Build(
+        key=content_key(
+            archive_sha256=archive.sha256,
+            cmake_args=arguments,
+            compiler=distro.compiler,
+            platform=f"{distro.id}-{node.architecture}",
+            target=recipe.target,
+        ),
+        recipe=recipe,
+        cmake_args=arguments,
+        compiler=distro.compiler,
+        jobs=_jobs(recipe, node),
+    )
+
+
+def _jobs(recipe: BuildRow, node: Host) -> int:
+    """As many compilers as there are threads, and memory for."""
+    by_memory = (node.memory_total_bytes or 0) // recipe.memory_bytes_per_job
+    return max(1, min(node.cpu_threads or 1, by_memory))
+
+
+def build_spec(wanted: Wanted) -> dict[str, Any]:
+    """The carried build program's spec."""
+    expected, build = wanted.expected, wanted.build
+    cache, recipe = expected.layout.cache, build.recipe
+    return {
+        "key": build.key,
+        "engine_dir": expected.engine_dir,
+        "archive": f"{cache}/sources/{build.archive.path}",
+        "sha256": build.archive.sha256,
+        "source_subdir": recipe.source_subdir,
+        "lock": f"{LOCKS}/{expected.engine_dir.rsplit('/', 1)[-1]}.lock",
+        "work_dir": f"{cache}/build",
+        "ccache_dir": f"{cache}/ccache",
+        "compiler": build.compiler,
+        "cmake_args": list(build.cmake_args),
+        "target": recipe.target,
+        "jobs": build.jobs,
+        "env": {},
+        "need_bytes": recipe.work_bytes,
+        "proof_args": list(recipe.proof_args),
+        "proof_expect": recipe.proof_expect,
+    }
+
+
+def gate_spec(wanted: Wanted) -> dict[str, Any]:
+    """The carried gate program's spec."""
+    expected = wanted.expected
+    plan = expected.plan
+    return {
+        "unit": expected.unit_name,
+        "bind": plan.bind,
+        "port": plan.port,
+        "served_model_name": plan.served_model_name,
+        "env_file": expected.environment_path,
+        "deadline_seconds": expected.start_timeout_seconds,
+        "prompt": "Say hello in one short sentence.",
+        "gpu_uuids": [gpu.uuid for gpu in plan.gpus],
+    }

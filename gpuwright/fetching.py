@@ -1,0 +1,76 @@
+"""What the node has to download for a plan, as specs of the carried fetch program."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from gpuwright.converge import Changes, Expected
+from gpuwright.plan import ModelFile, Source
+from gpuwright.python_index import default_index_url
+from gpuwright.want import Want
+
+# Left free on the filesystem of the model store and of the sources after a download.
+RESERVE_BYTES = 1 << 30
+LOCKS = "/run/gpuwright"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FetchSpecs:
+    """Downloads that a run has to make; None where there is nothing to do."""
+
+    archive: dict[str, Any] | None
+    model: dict[str, Any] | None
+
+    def preflight(self) -> list[dict[str, Any]]:
+        """The same specs, asking only whether the sources can deliver."""
+        return [spec | {"preflight": True} for spec in (self.archive, self.model) if spec]
+
+
+def fetch_specs(
+    *, want: Want, expected: Expected, archive: ModelFile, changes: Changes
+) -> FetchSpecs:
+    """Specs for what `changes` says is missing."""
+    layout = expected.layout
+    return FetchSpecs(
+        archive=_spec(want, f"{layout.cache}/sources", (archive,)) if changes.build else None,
+        model=_spec(want, expected.checkpoint_dir, expected.plan.files) if changes.fetch else None,
+    )
+
+
+def _spec(want: Want, directory: str, files: Iterable[ModelFile]) -> dict[str, Any]:
+    wanted = tuple(files)
+    kinds = {source.kind for file in wanted for source in file.sources}
+    index_url = want.python_index
+    if index_url is None and "python_package" in kinds:
+        index_url = default_index_url()
+    return {
+        "directory": directory,
+        "files": [
+            {
+                "path": file.path,
+                "bytes": file.bytes,
+                "sha256": file.sha256,
+                "sources": [_source(source, want, index_url) for source in file.sources],
+            }
+            for file in wanted
+        ],
+        "token_stdin": want.hub_token_file is not None and "hub" in kinds,
+        "ca_bundle": want.ca_bundle,
+        "proxy": want.proxy,
+        "reserve_bytes": RESERVE_BYTES,
+        "preflight": False,
+        "lock": f"{LOCKS}/{directory.rsplit('/', 1)[-1]}.lock",
+    }
+
+
+def _source(source: Source, want: Want, index_url: str | None) -> dict[str, Any]:
+    fields = {
+        name: value
+        for name in Source.__dataclass_fields__
+        if (value := getattr(source, name)) is not None
+    }
+    if source.kind == "python_package":
+        fields["index_url"] = index_url
+    elif source.kind == "hub":
+        fields["hub"] = want.hub
+    return fields

@@ -1,0 +1,210 @@
+"""From a plan to a command line: the only place that spells engines' flags and words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gpuwright.layout import Layout
+from gpuwright.plan import Plan
+
+_VLLM_BACKENDS = {
+    "flash_attn": "FLASH_ATTN",
+    "flashinfer": "FLASHINFER",
+    "triton": "TRITON_ATTN",
+    "flex": "FLEX_ATTENTION",
+}
+_VLLM_DTYPES = {"bf16": "bfloat16", "f16": "float16"}
+_SGLANG_DTYPES = {"bf16": "bfloat16"}
+_TENSORRT_DTYPES = {"bf16": "auto", "fp8_e4m3": "fp8"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """How a service starts. No secret stands in it: `secret_names` come from the environment
+    file, under these names."""
+
+    argv: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+    secret_names: tuple[str, ...] = ()
+
+
+def launch(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launch:
+    """The command of `plan`. `model_path` is the GGUF file, or a checkpoint's directory;
+    `engine_dir` is the finished build or environment."""
+    return _ENGINES[plan.engine](plan, layout, model_path, engine_dir)
+
+
+def _llama_cpp(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launch:
+    parameters = plan.parameters
+    argv = [
+        f"{engine_dir}/bin/llama-server",
+        "--host",
+        plan.bind,
+        "--port",
+        str(plan.port),
+        "--model",
+        model_path,
+        "--alias",
+        plan.served_model_name,
+        # The engine divides this over its slots.
+        "--ctx-size",
+        str(plan.max_model_len * plan.max_num_seqs),
+        "--parallel",
+        str(plan.max_num_seqs),
+        "--threads",
+        str(parameters["threads"]),
+        "--n-gpu-layers",
+        str(parameters["gpu_layers"]),
+        "--flash-attn",
+        str(parameters["flash_attention"]),
+        "--cache-type-k",
+        plan.kv_cache_dtype,
+        "--cache-type-v",
+        plan.kv_cache_dtype,
+        "--cache-ram",
+        str(parameters["prompt_cache_mib"]),
+        # The plan has done the fitting: a context that shrinks by itself would hide a wrong one.
+        "--fit",
+        "off",
+        "--jinja",
+        "--metrics",
+        "--no-ui",
+        "--offline",
+    ]
+    if "tensor_split" in parameters:
+        argv += ["--split-mode", "layer", "--tensor-split", str(parameters["tensor_split"])]
+    return Launch(
+        argv=tuple(argv), environment=_card_environment(plan), secret_names=("LLAMA_API_KEY",)
+    )
+
+
+def _vllm(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launch:
+    parameters = plan.parameters
+    argv = [
+        f"{engine_dir}/bin/vllm",
+        "serve",
+        model_path,
+        "--host",
+        plan.bind,
+        "--port",
+        str(plan.port),
+        "--served-model-name",
+        plan.served_model_name,
+        "--tensor-parallel-size",
+        str(plan.tensor_parallel_size),
+        "--max-model-len",
+        str(plan.max_model_len),
+        "--max-num-seqs",
+        str(plan.max_num_seqs),
+        "--max-num-batched-tokens",
+        str(parameters["max_num_batched_tokens"]),
+        "--gpu-memory-utilization",
+        str(parameters["gpu_memory_utilization"]),
+        "--kv-cache-dtype",
+        _VLLM_DTYPES.get(plan.kv_cache_dtype, plan.kv_cache_dtype),
+        "--attention-backend",
+        _VLLM_BACKENDS[plan.attention_backend],
+        "--enable-prefix-caching"
+        if parameters.get("prefix_caching", True)
+        else "--no-enable-prefix-caching",
+    ]
+    if parameters.get("eager"):
+        argv.append("--enforce-eager")
+    if parameters.get("custom_all_reduce") is False:
+        argv.append("--disable-custom-all-reduce")
+    if "tool_parser" in parameters:
+        argv += ["--enable-auto-tool-choice", "--tool-call-parser", parameters["tool_parser"]]
+    if "reasoning_parser" in parameters:
+        argv += ["--reasoning-parser", parameters["reasoning_parser"]]
+    environment = _card_environment(plan) | {
+        # ninja is a Python package in the environment, and is looked for on PATH alone.
+        "PATH": f"{engine_dir}/bin:/usr/local/bin:/usr/bin:/bin",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    return Launch(argv=tuple(argv), environment=environment, secret_names=("VLLM_API_KEY",))
+
+
+def _sglang(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launch:
+    parameters = plan.parameters
+    argv = [
+        f"{engine_dir}/bin/python",
+        "-m",
+        "sglang.launch_server",
+        "--model-path",
+        model_path,
+        "--host",
+        plan.bind,
+        "--port",
+        str(plan.port),
+        "--served-model-name",
+        plan.served_model_name,
+        "--tp-size",
+        str(plan.tensor_parallel_size),
+        "--context-length",
+        str(plan.max_model_len),
+        "--max-running-requests",
+        str(plan.max_num_seqs),
+        "--chunked-prefill-size",
+        str(parameters["chunked_prefill_tokens"]),
+        "--mem-fraction-static",
+        str(parameters["mem_fraction_static"]),
+        "--kv-cache-dtype",
+        _SGLANG_DTYPES.get(plan.kv_cache_dtype, plan.kv_cache_dtype),
+        "--attention-backend",
+        plan.attention_backend,
+        "--enable-metrics",
+    ]
+    if parameters.get("linear_state_slots"):
+        argv += ["--max-mamba-cache-size", str(parameters["linear_state_slots"])]
+    if parameters.get("custom_all_reduce") is False:
+        argv.append("--disable-custom-all-reduce")
+    if "tool_parser" in parameters:
+        argv += ["--tool-call-parser", parameters["tool_parser"]]
+    if "reasoning_parser" in parameters:
+        argv += ["--reasoning-parser", parameters["reasoning_parser"]]
+    environment = _card_environment(plan) | {
+        "PATH": f"{engine_dir}/bin:/usr/local/bin:/usr/bin:/bin",
+        "HF_HUB_OFFLINE": "1",
+    }
+    # Its key can only be a flag or stand in a --config file: the file is the unit's to write.
+    return Launch(argv=tuple(argv), environment=environment, secret_names=())
+
+
+def _tensorrt_llm(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launch:
+    argv = (
+        f"{engine_dir}/bin/trtllm-serve",
+        model_path,
+        "--host",
+        plan.bind,
+        "--port",
+        str(plan.port),
+        "--tp_size",
+        str(plan.tensor_parallel_size),
+        "--max_seq_len",
+        str(plan.max_model_len),
+        "--max_batch_size",
+        str(plan.max_num_seqs),
+        "--config",
+        f"{layout.environments}/{plan.service}.yaml",
+    )
+    return Launch(argv=argv, environment=_card_environment(plan))
+
+
+def _card_environment(plan: Plan) -> dict[str, str]:
+    """Cards by UUID, since their order differs between tools and boots."""
+    if not plan.gpus:
+        return {}
+    return {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in plan.gpus),
+    }
+
+
+_ENGINES: dict[str, Callable[[Plan, Layout, str, str], Launch]] = {
+    "llama.cpp": _llama_cpp,
+    "vllm": _vllm,
+    "sglang": _sglang,
+    "tensorrt-llm": _tensorrt_llm,
+}

@@ -1,0 +1,47 @@
+"""Where everything of ours lives on a node: one place that names each path."""
+
+from dataclasses import dataclass
+
+USER = "gpuwright"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """Absolute paths on a node; only the model store is the operator's to move."""
+
+    model_store: str = "/var/lib/gpuwright/models"
+    engines: str = "/opt/gpuwright/engines"
+    state: str = "/var/lib/gpuwright"
+    cache: str = "/var/cache/gpuwright"
+    config: str = "/etc/gpuwright"
+    units: str = "/etc/systemd/system"
+
+    @property
+    def plans(self) -> str:
+        """Records of what was applied, one JSON file per service."""
+        return f"{self.state}/plans"
+
+    @property
+    def environments(self) -> str:
+        """Environment files with secrets; the directory and its files are root's alone."""
+        return f"{self.config}/services"
+
+    def unit_name(self, service: str) -> str:
+        """The systemd unit that runs `service`."""
+        return f"gpuwright-{service}.service"
+
+    def unit_path(self, service: str) -> str:
+        return f"{self.units}/{self.unit_name(service)}"
+
+    def environment_path(self, service: str) -> str:
+        return f"{self.environments}/{service}.env"
+
+    def plan_path(self, service: str) -> str:
+        return f"{self.plans}/{service}.json"
+
+    def engine_dir(self, engine: str, release: str, key: str) -> str:
+        """A build or environment of one content key; a directory that exists is complete."""
+        return f"{self.engines}/{engine}-{release}-{key}"
+
+    def checkpoint_dir(self, checkpoint: str) -> str:
+        return f"{self.model_store}/{checkpoint}"

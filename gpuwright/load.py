@@ -1,0 +1,114 @@
+"""The one door to matrix/: every row is read strictly and cross-checked, or MatrixError."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from gpuwright.catalogue import Matrix
+from gpuwright.crosscheck import cross_faults
+from gpuwright.engine_rows import AttentionBackendRow, ReleaseRow
+from gpuwright.model_rows import ModelRow
+from gpuwright.refusals import MatrixError
+from gpuwright.rows import (
+    CudaRow,
+    DistroRow,
+    GpuRow,
+    HazardRow,
+    KvCacheDtypeRow,
+    QuantizationRow,
+    WorkloadRow,
+)
+from gpuwright.strict import read_row, read_yaml
+
+MATRIX = Path(__file__).parent / "matrix"
+
+FILES: dict[str, type] = {
+    "gpus": GpuRow,
+    "cuda": CudaRow,
+    "kv_cache_dtypes": KvCacheDtypeRow,
+    "quantizations": QuantizationRow,
+    "attention_backends": AttentionBackendRow,
+    "models": ModelRow,
+    "hazards": HazardRow,
+    "workloads": WorkloadRow,
+    "distros": DistroRow,
+}
+"""Field of Matrix and name of its file -> what its rows are. Releases stand in engines/."""
+
+
+def load_matrix(extra_models: Path | None = None, *, directory: Path = MATRIX) -> Matrix:
+    """Every row of the matrix in `directory`, with an operator's further model rows after ours.
+
+    Raises MatrixError with all faults at once, each with its path
+    (`engines/vllm.yaml[3].build_tags[0].cuda: missing`).
+    """
+    if extra_models is None:
+        return _load(directory, None, 0)
+    try:
+        changed = extra_models.stat().st_mtime_ns
+    except OSError as error:
+        raise MatrixError(f"{extra_models}: {error.strerror}") from error
+    return _load(directory, extra_models, changed)
+
+
+@lru_cache(maxsize=8)
+def _load(directory: Path, extra_models: Path | None, _changed: int) -> Matrix:
+    faults: list[str] = []
+    labels: dict[int, str] = {}
+    rows = {
+        name: _read_file(directory / f"{name}.yaml", f"{name}.yaml", kind, faults, labels)
+        for name, kind in FILES.items()
+    }
+    if extra_models is not None:
+        rows["models"] += _read_file(extra_models, str(extra_models), ModelRow, faults, labels)
+    rows["releases"] = []
+    for path in sorted((directory / "engines").glob("*.yaml")):
+        label = f"engines/{path.name}"
+        rows["releases"] += _read_file(path, label, ReleaseRow, faults, labels)
+    if faults:
+        # A row that could not be read would only make others look dangling.
+        raise MatrixError(*faults)
+    matrix = Matrix(**{name: tuple(values) for name, values in rows.items()})
+    faults.extend(_claim_faults(rows, labels))
+    faults.extend(cross_faults(matrix, labels))
+    if faults:
+        raise MatrixError(*faults)
+    return matrix
+
+
+def _read_file(
+    path: Path, label: str, kind: type, faults: list[str], labels: dict[int, str]
+) -> list[Any]:
+    data = read_yaml(path, label, faults)
+    if not isinstance(data, list):
+        faults.append(f"{label}: needs a list of rows")
+        return []
+    rows = []
+    for index, entry in enumerate(data):
+        row = read_row(kind, entry, f"{label}[{index}]", faults)
+        if row is not None:
+            labels[id(row)] = f"{label}[{index}]"
+            rows.append(row)
+    return rows
+
+
+def _claim_faults(rows: dict[str, list[Any]], labels: dict[int, str]) -> Iterator[str]:
+    """Rows without a source, and sources that cover a key which their row does not have."""
+    for row in (row for entries in rows.values() for row in entries):
+        yield from _claims_of(row, labels[id(row)])
+        for index, checkpoint in enumerate(getattr(row, "checkpoints", ())):
+            yield from _claims_of(checkpoint, f"{labels[id(row)]}.checkpoints[{index}]")
+
+
+def _claims_of(row: Any, path: str) -> Iterator[str]:
+    names = {field.name for field in dataclasses.fields(row)}
+    if not row.sources:
+        yield f"{path}.sources: empty"
+    for index, claim in enumerate(row.sources):
+        for key in claim.covers:
+            if key.split(".")[0].split("[")[0] not in names:
+                yield f"{path}.sources[{index}].covers: the row has no key {key!r}"

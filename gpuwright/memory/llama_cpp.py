@@ -1,0 +1,165 @@
+"""llama.cpp: weights, a cache of fixed size per slot, and buffers that grow with the context."""
+
+from __future__ import annotations
+
+from gpuwright.memory.layers import kv_bytes_per_token, linear_state_bytes
+from gpuwright.memory.request import GIB, MIB, Fit, MemoryRequest, largest, tight
+from gpuwright.model_rows import Architecture, LayerKind
+from gpuwright.plan import MemoryPlan, MemoryTerm
+from gpuwright.refusals import OutOfMemory
+from gpuwright.rows import KvCacheDtypeRow
+
+MICRO_BATCH = 512
+"""Tokens computed at once: the engine's own default, which buffers follow."""
+GPU_RUNTIME_BYTES = GIB // 2
+CPU_RUNTIME_BYTES = 200 * MIB
+MAX_PROMPT_CACHE_BYTES = 2 * GIB
+CONTEXT_STEP = 256
+"""The engine rounds a slot's context up to this."""
+UNQUANTIZED_BYTES = 64
+
+
+def kv_bytes(
+    architecture: Architecture, kv: KvCacheDtypeRow, context_tokens: int, slots: int
+) -> int:
+    """The cache of `slots` sequences of `context_tokens` each; windows hold theirs alone."""
+    total = 0
+    for group in architecture.groups:
+        if group.kind is LayerKind.LINEAR:
+            continue
+        tokens = context_tokens
+        if group.kind is LayerKind.SLIDING:
+            tokens = min(tokens, group.window + MICRO_BATCH)
+        total += kv_bytes_per_token(group, kv, 1) * group.layers * tokens * slots
+    return total
+
+
+def scratch_bytes(
+    architecture: Architecture, kv: KvCacheDtypeRow, total_tokens: int, micro_batch: int
+) -> int:
+    """Compute buffers: mask, logits, and one layer expanded to f16 where the cache is quantized."""
+    scratch = total_tokens * micro_batch * 2 + architecture.vocabulary * micro_batch * 4
+    if kv.bytes_per_32_elements < UNQUANTIZED_BYTES:
+        layer = max(
+            (group.kv_heads * group.head_size for group in architecture.of(LayerKind.FULL)),
+            default=0,
+        )
+        scratch += layer * 2 * 2 * total_tokens
+    return scratch
+
+
+def state_bytes(architecture: Architecture, slots: int) -> int:
+    """Linear-attention states of `slots` sequences."""
+    return sum(
+        linear_state_bytes(group, 1) * group.layers * slots
+        for group in architecture.of(LayerKind.LINEAR)
+    )
+
+
+def draft_bytes(architecture: Architecture, total_tokens: int, micro_batch: int) -> int:
+    """A built-in draft: its layers' cache in f16, and a mask of its own."""
+    full = architecture.of(LayerKind.FULL)[0]
+    cache = full.kv_heads * full.head_size * 2 * 2 * architecture.mtp_layers * total_tokens
+    return cache + total_tokens * micro_batch * 2
+
+
+def prompt_cache_bytes(available_bytes: int) -> int:
+    """RAM for prompts kept between requests; the engine's own default of 8 GiB fits few nodes."""
+    return min(MAX_PROMPT_CACHE_BYTES, available_bytes // 16) // (256 * MIB) * (256 * MIB)
+
+
+def fit(request: MemoryRequest) -> Fit | OutOfMemory:
+    """The plan of `request`: layers are split over the devices by the room that each has."""
+    device = request.smallest
+    whole = sum(each.available_bytes for each in request.devices)
+    prompt_cache = 0 if request.on_gpu else prompt_cache_bytes(device.available_bytes)
+    runtime = GPU_RUNTIME_BYTES if request.on_gpu else CPU_RUNTIME_BYTES
+    weights = request.weights_bytes - (request.host_bytes if request.on_gpu else 0)
+
+    def share(count: int) -> int:
+        return count * device.available_bytes // whole
+
+    def terms(tokens: int, slots: int) -> tuple[MemoryTerm, ...]:
+        scratch = scratch_bytes(request.architecture, request.kv, tokens * slots, MICRO_BATCH)
+        found = (
+            MemoryTerm(name="weights", bytes=share(weights), note=_over(request)),
+            MemoryTerm(
+                name="KV cache",
+                bytes=share(kv_bytes(request.architecture, request.kv, tokens, slots)),
+                note=f"{slots} x {tokens:,} tokens in {request.kv.id}",
+            ),
+            MemoryTerm(
+                name="linear states",
+                bytes=share(state_bytes(request.architecture, slots)),
+                note=f"{slots} slots",
+            ),
+            MemoryTerm(name="compute buffers", bytes=scratch, note=f"{MICRO_BATCH} tokens a step"),
+            MemoryTerm(name="prompt cache", bytes=prompt_cache, note="prompts kept in RAM"),
+            MemoryTerm(name="runtime", bytes=runtime, note="process and device context"),
+        )
+        return tuple(term for term in found if term.bytes)
+
+    def attempt_slots(tokens: int, slots: int) -> Fit | OutOfMemory:
+        memory = MemoryPlan(
+            where=device.name, available_bytes=device.available_bytes, terms=terms(tokens, slots)
+        )
+        if memory.needed_bytes * 51 > device.available_bytes * 50:
+            return OutOfMemory(
+                where=device.name,
+                needed_bytes=memory.needed_bytes * 51 // 50,
+                available_bytes=device.available_bytes,
+                what=f"weights, buffers and {slots} x {tokens:,} tokens",
+                largest_context_tokens=_largest_context(request, terms),
+            )
+        parameters: dict[str, object] = {"flash_attention": "on" if request.on_gpu else "auto"}
+        if request.on_gpu:
+            parameters["gpu_layers"] = "all"
+            parameters["prompt_cache_mib"] = 0
+            if len(request.devices) > 1:
+                parameters["tensor_split"] = ",".join(
+                    str(each.available_bytes // MIB) for each in request.devices
+                )
+        else:
+            parameters["gpu_layers"] = "0"
+            parameters["prompt_cache_mib"] = prompt_cache // MIB
+        return Fit(
+            memory=memory,
+            max_model_len=tokens,
+            max_num_seqs=slots,
+            parameters=parameters,
+            warnings=tight(memory) if request.on_gpu else (),
+        )
+
+    def attempt(tokens: int) -> Fit | OutOfMemory:
+        tokens = -(-tokens // CONTEXT_STEP) * CONTEXT_STEP
+        if request.max_num_seqs is not None:
+            return attempt_slots(tokens, request.max_num_seqs)
+        answer: Fit | OutOfMemory = attempt_slots(tokens, request.target_num_seqs)
+        for slots in range(request.target_num_seqs - 1, 0, -1):
+            # Slots give way before the context does, until the workload's own context is reached.
+            if isinstance(answer, Fit) or tokens > request.target_context_tokens:
+                break
+            answer = attempt_slots(tokens, slots)
+        return answer
+
+    return largest(request, attempt)
+
+
+def _over(request: MemoryRequest) -> str:
+    if len(request.devices) == 1:
+        return "one device"
+    return f"layers split over {len(request.devices)} cards"
+
+
+def _largest_context(request: MemoryRequest, terms: object) -> int | None:
+    """The longest context of one slot that fits, by halving."""
+    assert callable(terms)
+    low, high = 0, request.model_context_tokens // CONTEXT_STEP
+    while low < high:
+        middle = (low + high + 1) // 2
+        needed = sum(term.bytes for term in terms(middle * CONTEXT_STEP, 1))
+        if needed * 51 <= request.smallest.available_bytes * 50:
+            low = middle
+        else:
+            high = middle - 1
+    return low * CONTEXT_STEP or None

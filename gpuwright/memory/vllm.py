@@ -1,0 +1,210 @@
+"""vLLM: a pool of blocks that takes what its share of the card leaves, exact to the token.
+
+The pool's arithmetic reproduces what the engine prints at start for full attention, sliding
+windows, linear-attention hybrids and latent attention. The terms beside it (activations, graphs,
+runtime) are measured, and rounded up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from gpuwright.memory.layers import kv_bytes_per_token, linear_state_bytes
+from gpuwright.memory.request import GIB, Fit, MemoryRequest, largest, tight
+from gpuwright.model_rows import Architecture, LayerKind
+from gpuwright.plan import MemoryPlan, MemoryTerm
+from gpuwright.refusals import OutOfMemory
+from gpuwright.rows import KvCacheDtypeRow
+
+CUDA_BLOCK_MULTIPLE = 16
+CPU_BLOCK_MULTIPLE = 128
+MAX_SHARE = 92
+"""Percent of a card's total memory that the engine is given at most."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pool:
+    """How a KV cache of `block_bytes` blocks is shared out, on one device."""
+
+    block_tokens: int
+    block_bytes: int
+    growing_layers_ratio: int = 1
+    window_tokens: int | None = None
+    window_block_tokens: int = 1
+    window_ratio: int = 0
+    state_blocks: int = 0
+
+    def blocks(self, pool_bytes: int) -> int:
+        return max(0, pool_bytes) // self.block_bytes
+
+    def need(self, tokens: int) -> int:
+        """Blocks that one request of `tokens` takes."""
+        blocks = ceil(tokens / self.block_tokens) * self.growing_layers_ratio + self.state_blocks
+        if self.window_tokens is not None:
+            seen = min(tokens, self.window_tokens)
+            blocks += (ceil(seen / self.window_block_tokens) + 1) * self.window_ratio
+        return blocks
+
+    def tokens(self, pool_bytes: int, max_model_len: int) -> int:
+        """What the engine prints as its cache size: requests of full length times their length."""
+        return self.blocks(pool_bytes) * max_model_len // self.need(max_model_len)
+
+
+def pool(
+    architecture: Architecture,
+    kv: KvCacheDtypeRow,
+    tensor_parallel_size: int,
+    *,
+    max_num_batched_tokens: int = 8192,
+    draft_tokens: int = 0,
+    prefix_caching: bool = True,
+    state_bytes: int = 4,
+    multiple: int = CUDA_BLOCK_MULTIPLE,
+) -> Pool:
+    """The pool of `architecture`. `multiple` is the attention backend's own block multiple."""
+    mtp_layers = architecture.mtp_layers if draft_tokens else 0
+    if linear := architecture.of(LayerKind.LINEAR):
+        full = architecture.of(LayerKind.FULL)[0]
+        per_token = kv_bytes_per_token(full, kv, tensor_parallel_size)
+        state = linear_state_bytes(
+            linear[0], tensor_parallel_size, state_bytes=state_bytes, draft_tokens=draft_tokens
+        )
+        block_tokens = multiple * ceil(state / (multiple * per_token))
+        group = full.layers + mtp_layers
+        states = (2 if prefix_caching else 1) + draft_tokens
+        return Pool(
+            block_tokens=block_tokens,
+            block_bytes=block_tokens * per_token * group,
+            state_blocks=ceil(linear[0].layers / group) * states,
+        )
+    growing = (architecture.of(LayerKind.FULL) or architecture.of(LayerKind.MLA))[0]
+    per_token = kv_bytes_per_token(growing, kv, tensor_parallel_size)
+    sliding = architecture.of(LayerKind.SLIDING)
+    if not sliding:
+        layers = growing.layers + mtp_layers
+        return Pool(block_tokens=multiple, block_bytes=multiple * per_token * layers)
+    window = sliding[0]
+    window_per_token = kv_bytes_per_token(window, kv, tensor_parallel_size)
+    page = multiple * max(per_token, window_per_token)
+    group = min(growing.layers, window.layers)
+    return Pool(
+        block_tokens=page // per_token // multiple * multiple,
+        block_bytes=page * group,
+        growing_layers_ratio=ceil(growing.layers / group),
+        window_tokens=window.window - 1 + max_num_batched_tokens,
+        window_block_tokens=page // window_per_token // multiple * multiple,
+        window_ratio=ceil(window.layers / group),
+    )
+
+
+def runtime_bytes(tensor_parallel_size: int) -> int:
+    """CUDA context and communication buffers of one device: 0.35, 0.8 and 1.7 GiB measured."""
+    if tensor_parallel_size == 1:
+        return int(0.35 * GIB)
+    return int((0.8 if tensor_parallel_size <= 4 else 1.7) * GIB)
+
+
+def activation_bytes(max_num_batched_tokens: int) -> int:
+    """Peak of one step: 1 GiB at 2048 tokens, 1.8 at 8192, 4.4 from 16384 on, straight between."""
+    points = ((2048, 1.0), (8192, 1.8), (16384, 4.4))
+    if max_num_batched_tokens <= points[0][0]:
+        return GIB
+    for (low, low_gib), (high, high_gib) in zip(points, points[1:], strict=False):
+        if max_num_batched_tokens <= high:
+            share = (max_num_batched_tokens - low) / (high - low)
+            return int((low_gib + share * (high_gib - low_gib)) * GIB)
+    return int(points[-1][1] * GIB)
+
+
+def graph_bytes(max_num_seqs: int) -> int:
+    """CUDA graphs: 0.3 GiB up to 16 sequences, growing to 5 GiB at 256 and more."""
+    if max_num_seqs <= 16:
+        return int(0.3 * GIB)
+    return int((0.3 + min(1.0, (max_num_seqs - 16) / 240) * 4.7) * GIB)
+
+
+def workspace_bytes(architecture: Architecture, max_num_batched_tokens: int) -> int:
+    """What linear-attention models take beyond the profiled budget while they read a prompt.
+
+    2.86 GiB was measured at a batch of 8192; it follows the batch.
+    """
+    if not architecture.of(LayerKind.LINEAR):
+        return 0
+    return max(GIB * 3 // 4, 3 * GIB * max_num_batched_tokens // 8192)
+
+
+def fit(request: MemoryRequest) -> Fit | OutOfMemory:
+    """The plan of `request` under vLLM, on CUDA devices of equal role."""
+    size, device = request.tensor_parallel_size, request.smallest
+    batch = request.max_num_batched_tokens
+    sequences = request.max_num_seqs or request.target_num_seqs
+    layout = pool(request.architecture, request.kv, size, max_num_batched_tokens=batch)
+    workspace = workspace_bytes(request.architecture, batch)
+    share = min(MAX_SHARE, (device.available_bytes - workspace) * 100 // device.total_bytes)
+    fixed = (
+        MemoryTerm(name="weights", bytes=ceil(request.weights_bytes / size), note=f"over {size}"),
+        MemoryTerm(name="runtime", bytes=runtime_bytes(size), note="CUDA context, measured"),
+        MemoryTerm(
+            name="activations", bytes=activation_bytes(batch), note=f"{batch} tokens a step"
+        ),
+        MemoryTerm(name="CUDA graphs", bytes=graph_bytes(sequences), note=f"{sequences} sequences"),
+    )
+    pool_bytes = device.total_bytes * share // 100 - sum(term.bytes for term in fixed)
+    blocks = layout.blocks(pool_bytes)
+
+    def attempt(tokens: int) -> Fit | OutOfMemory:
+        need = layout.need(tokens)
+        # 2 % more than one full request: at the edge the same start succeeds or fails by chance.
+        if blocks * 50 < need * 51:
+            spent = sum(term.bytes for term in fixed) + workspace
+            return OutOfMemory(
+                where=device.name,
+                needed_bytes=spent + need * layout.block_bytes * 51 // 50,
+                available_bytes=device.available_bytes,
+                what=f"weights, workspace and one request of {tokens:,} tokens",
+                largest_context_tokens=largest_context(layout, blocks),
+            )
+        # Every sequence keeps at least its state and one block of its context.
+        held = min(sequences, blocks // layout.need(1)) or 1
+        requests = blocks / need
+        cache = MemoryTerm(
+            name="KV cache",
+            bytes=blocks * layout.block_bytes,
+            note=f"{layout.tokens(pool_bytes, tokens):,} tokens in {request.kv.id}, "
+            f"{requests:.2f} requests of {tokens:,}",
+        )
+        terms = (*fixed, cache)
+        if workspace:
+            terms += (
+                MemoryTerm(name="prompt workspace", bytes=workspace, note="outside the pool"),
+            )
+        memory = MemoryPlan(where=device.name, available_bytes=device.available_bytes, terms=terms)
+        warnings = tight(memory) if not workspace else ()
+        if requests < 1.06:
+            warnings += (f"the cache holds {requests:.2f} requests of {tokens:,} tokens",)
+        return Fit(
+            memory=memory,
+            max_model_len=tokens,
+            max_num_seqs=held,
+            parameters={
+                "gpu_memory_utilization": f"{share / 100:.2f}",
+                "max_num_batched_tokens": batch,
+                "prefix_caching": True,
+            },
+            warnings=warnings,
+        )
+
+    return largest(request, attempt)
+
+
+def largest_context(layout: Pool, blocks: int) -> int | None:
+    """The longest request that `blocks` hold with 2 % to spare, or None where none does."""
+    low, high = 0, 1 << 24
+    while low < high:
+        middle = (low + high + 1) // 2
+        if layout.need(middle) * 51 <= blocks * 50:
+            low = middle
+        else:
+            high = middle - 1
+    return low // 256 * 256 or None

@@ -1,0 +1,84 @@
+"""Build an engine from a verified source archive into a directory that is complete or not there."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from gpuwright.onnode.archives import clear
+from gpuwright.onnode.outcome import NodeError
+from gpuwright.onnode.storage import (
+    GIB,
+    locked,
+    read_stamp,
+    require_room,
+    same_as_stamped,
+    sha256_of,
+    stamped,
+    write_stamp,
+)
+from gpuwright.onnode.workshop import Workshop
+
+_NEEDED_BYTES = 2 * GIB
+
+
+def standing(spec: dict[str, Any]) -> str | None:
+    """ "kept" or "verified" if the engine of this key is there and whole; None: build it."""
+    directory = str(spec["engine_dir"]).rstrip("/")
+    stamp = read_stamp(directory)
+    files = stamp.get("files")
+    if stamp.get("key") != spec["key"] or not isinstance(files, dict) or not files:
+        return None
+    moved = {}
+    for name, entry in files.items():
+        path = f"{directory}/{name}"
+        if same_as_stamped(path, entry):
+            continue
+        if not isinstance(entry, dict) or os.path.islink(path) or not os.path.isfile(path):
+            return None
+        if sha256_of(path) != entry.get("sha256"):
+            return None
+        moved[name] = stamped(path, entry["sha256"])
+    if not moved:
+        return "kept"
+    write_stamp(directory, {**stamp, "files": {**files, **moved}})
+    return "verified"
+
+
+def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
+    """Make the engine of `key` stand in `engine_dir`.
+
+    spec: key, engine_dir, archive, sha256, source_subdir ("": found), lock, work_dir, ccache_dir,
+    compiler, cmake_args, target, jobs, env, proof_args, proof_expect, need_bytes. Answers with
+    `engine` ("kept" | "verified" | "built"), `seconds` of each part, `jobs`. On failure `output`
+    has the last lines.
+    """
+    began = time.monotonic()
+    for key in ("engine_dir", "work_dir", "archive", "lock"):
+        if not str(spec[key]).startswith("/"):
+            raise NodeError(f"{key} {spec[key]!r} is not absolute")
+    name = os.path.basename(str(spec["engine_dir"]).rstrip("/"))
+    with locked(str(spec["lock"]), f"another run is building {name}: waiting") as lock:
+        found = standing(spec)
+        if found is not None:
+            return {"ok": True, "engine": found, "seconds": {}}
+        shop = Workshop(spec, lock)
+        for leftover in (shop.partial, f"{shop.partial}.old", shop.place):
+            clear(leftover)
+        need = int(spec.get("need_bytes") or _NEEDED_BYTES)
+        require_room(shop.place, need, f"building {name} in {spec['work_dir']}")
+        try:
+            version = shop.compiler_version()
+            source = shop.unpack()
+            shop.configure(source)
+            jobs = shop.compile()
+            files = shop.install()
+            clear(shop.place)
+            shop.prove()
+            shop.publish(files, version)
+        finally:
+            clear(shop.place)
+            clear(shop.partial)
+    shop.timed("all", began)
+    return {"ok": True, "engine": "built", "seconds": shop.seconds, "jobs": jobs}

@@ -1,0 +1,46 @@
+"""Versions of installed Debian packages, from dpkg's status file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpuwright.onnode.tree import Tree
+
+STATUS = "/var/lib/dpkg/status"
+
+
+def versions(data: bytes, names: Iterable[str]) -> dict[str, str | None]:
+    """The installed version of each of `names`; None where it is not installed.
+
+    Installed is any wish ("install", "hold") with the state "ok installed": a held package is
+    installed, one whose configuration files alone remain is not.
+    """
+    text = b"\n" + data
+    found: dict[str, str | None] = {}
+    for name in names:
+        found[name] = None
+        needle = b"\nPackage: " + name.encode("utf-8", "replace") + b"\n"
+        start = text.find(needle)
+        while start >= 0 and found[name] is None:
+            end = text.find(b"\n\n", start + 1)
+            stanza = text[start : end if end >= 0 else len(text)]
+            found[name] = _installed_version(stanza)
+            start = text.find(needle, start + 1)
+    return found
+
+
+def _installed_version(stanza: bytes) -> str | None:
+    fields = {}
+    for line in stanza.split(b"\n"):
+        if line[:8] in (b"Status: ", b"Version:"):
+            key, _, content = line.partition(b":")
+            fields[key] = content.strip()
+    if fields.get(b"Status", b"").split()[1:] != [b"ok", b"installed"]:
+        return None
+    version = fields.get(b"Version", b"").decode("utf-8", "replace")
+    return version or None
+
+
+def packages(tree: Tree, names: Iterable[str]) -> dict[str, str | None]:
+    """Each asked package's version; all None on a node without dpkg."""
+    return versions(tree.data(STATUS, 64 << 20) or b"", names)

@@ -1,0 +1,81 @@
+"""Who listens on which TCP port, from /proc alone."""
+
+from __future__ import annotations
+
+import re
+import socket
+
+from gpuwright.onnode.outcome import clean
+from gpuwright.onnode.tree import Tree
+
+_LISTEN = "0A"
+
+
+def sockets(table: str) -> list[tuple[str, int, str]]:
+    """(address, port, inode) of each listening socket of /proc/net/tcp or tcp6."""
+    found = []
+    for line in table.splitlines()[1:]:
+        words = line.split()
+        if len(words) < 10 or words[3] != _LISTEN:
+            continue
+        address, colon, port = words[1].partition(":")
+        shown = _address(address)
+        if shown and colon and re.match(r"[0-9A-Fa-f]{4}\Z", port) and words[9].isdigit():
+            found.append((shown, int(port, 16), words[9]))
+    return found
+
+
+def _address(digits: str) -> str | None:
+    """The kernel prints each 32-bit word in the machine's own (little endian) byte order."""
+    if not re.match(r"(?:[0-9A-Fa-f]{8}|[0-9A-Fa-f]{32})\Z", digits):
+        return None
+    raw = bytes.fromhex(digits)
+    packed = b"".join(raw[at : at + 4][::-1] for at in range(0, len(raw), 4))
+    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
+
+
+def unit_of(cgroup: str) -> str | None:
+    """The systemd service or scope a /proc/PID/cgroup file puts a process in."""
+    for line in cgroup.splitlines():
+        words = line.split(":", 2)
+        if len(words) == 3 and (words[1] in ("", "name=systemd")):
+            for part in reversed(words[2].split("/")):
+                if part.endswith((".service", ".scope")):
+                    return clean(part, 255)
+    return None
+
+
+def ports(tree: Tree) -> list[dict[str, object]]:
+    """Each listening TCP socket; pid, process and unit are None where they may not be read."""
+    heard: list[tuple[str, int, str]] = []
+    for table in ("tcp", "tcp6"):
+        heard += sockets(tree.text(f"/proc/net/{table}") or "")
+    owners = _owners(tree, {inode for _, _, inode in heard if inode != "0"})
+    found = []
+    for address, port, inode in sorted(heard, key=lambda one: (one[1], one[0])):
+        pid = owners.get(inode)
+        comm = tree.word(f"/proc/{pid}/comm") if pid else None
+        found.append(
+            {
+                "port": port,
+                "address": address,
+                "pid": pid,
+                "process": clean(comm, 64) if comm else None,
+                "unit": unit_of(tree.text(f"/proc/{pid}/cgroup") or "") if pid else None,
+            }
+        )
+    return found
+
+
+def _owners(tree: Tree, inodes: set[str]) -> dict[str, int]:
+    """Which process holds each socket; the first (oldest) where several share it."""
+    wanted = {f"socket:[{inode}]": inode for inode in inodes}
+    found: dict[str, int] = {}
+    for pid in sorted(int(name) for name in tree.names("/proc", 1 << 20) if name.isdigit()):
+        if len(found) == len(wanted):
+            break
+        for descriptor in tree.names(f"/proc/{pid}/fd", 1 << 20):
+            inode = wanted.get(tree.link(f"/proc/{pid}/fd/{descriptor}") or "")
+            if inode is not None:
+                found.setdefault(inode, pid)
+    return found

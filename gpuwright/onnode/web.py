@@ -1,0 +1,213 @@
+"""HTTP as downloads need it: every hop seen, credentials only for the host they are meant for.
+
+The standard library's opener is not used: it passes Authorization on to wherever it is redirected.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import re
+import socket
+import ssl
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
+from urllib.request import getproxies, proxy_bypass
+
+_MOST_HOPS = 10
+_OURSELVES = ("localhost", "127.0.0.1", "::1")
+_REDIRECTS = (301, 302, 303, 307, 308)
+
+
+class WebError(Exception):
+    """A request that failed, as a clause for people. `again`: it may go better later."""
+
+    def __init__(self, clause: str, again: bool, status: int | None = None, code: str = "") -> None:
+        super().__init__(clause)
+        self.clause = clause
+        self.again = again
+        self.status = status
+        self.code = code
+        """What a hub says in X-Error-Code, such as GatedRepo."""
+
+
+def shown(url: str) -> str:
+    """A URL for people: without user, password, query and fragment, which may be secrets."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def _origin(url: str) -> tuple[str, str, int]:
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return parts.scheme, (parts.hostname or "").lower(), port
+
+
+def _basic(parts: Any) -> str | None:
+    """The Authorization that a URL's own user and password mean."""
+    if parts.username is None:
+        return None
+    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return "Basic " + base64.b64encode(pair.encode()).decode()
+
+
+class Answer:
+    """One response. `headers` are its own; `hops` those of every response before it."""
+
+    def __init__(self, url: str, response: http.client.HTTPResponse, hops: list[Any]) -> None:
+        self.url = url
+        self.response = response
+        self.status = response.status
+        self.headers = response.headers
+        self.hops = hops
+
+    def header(self, name: str) -> str | None:
+        """The first response's word on it: a hub tells of the file, its storage of the transfer."""
+        for headers in [*self.hops, self.headers]:
+            if headers.get(name):
+                return str(headers[name])
+        return None
+
+    def read(self, size: int) -> bytes:
+        """At most `size` bytes, b"" at the end. WebError: the connection stalled or broke."""
+        try:
+            return self.response.read(size)
+        except socket.timeout:  # noqa: UP041  not the same before Python 3.10
+            raise WebError("the connection stalled", True) from None
+        except (OSError, http.client.HTTPException, ValueError) as problem:
+            raise WebError(f"the connection broke ({type(problem).__name__})", True) from None
+
+
+class Web:
+    """Requests with one site's settings: CA bundle, proxy, patience."""
+
+    def __init__(
+        self, ca_bundle: str | None = None, proxy: str | None = None, seconds: float = 60.0
+    ) -> None:
+        self.ca_bundle = ca_bundle
+        self.proxy = proxy
+        self.seconds = seconds
+        self._context: ssl.SSLContext | None = None
+
+    @contextlib.contextmanager
+    def open(
+        self,
+        url: str,
+        headers: dict[str, str] | None = None,
+        method: str = "GET",
+        authorization: str | None = None,
+    ) -> Iterator[Answer]:
+        """The response behind all redirects, with status 200 or 206; others are a WebError.
+
+        `authorization` goes to the origin of `url` and to no other one.
+        """
+        connection, answer = self._followed(url, headers or {}, method, authorization)
+        try:
+            yield answer
+        finally:
+            connection.close()
+
+    def _followed(
+        self, url: str, headers: dict[str, str], method: str, authorization: str | None
+    ) -> tuple[http.client.HTTPConnection, Answer]:
+        origin = _origin(url)
+        hops: list[Any] = []
+        for _ in range(_MOST_HOPS):
+            sent = {
+                "User-Agent": "gpuwright",
+                "Accept": "*/*",
+                "Accept-Encoding": "identity",
+                **headers,
+            }
+            credentials = _basic(urlsplit(url))
+            if credentials is None and _origin(url) == origin:
+                credentials = authorization
+            if credentials:
+                sent["Authorization"] = credentials
+            connection = self._send(url, method, sent)
+            try:
+                response = connection.getresponse()
+                where = response.headers.get("Location")
+                if response.status not in _REDIRECTS or not where:
+                    self._check(url, response)
+                    return connection, Answer(url, response, hops)
+            except socket.timeout:  # noqa: UP041  not the same before Python 3.10
+                connection.close()
+                raise WebError(f"{shown(url)} does not answer", True) from None
+            except (OSError, http.client.HTTPException) as problem:
+                connection.close()
+                raise WebError(f"{shown(url)}: {problem or type(problem).__name__}", True) from None
+            except WebError:
+                connection.close()
+                raise
+            connection.close()
+            hops.append(response.headers)
+            url = urljoin(url, where)
+        raise WebError(f"{shown(url)}: redirected more than {_MOST_HOPS} times", False)
+
+    def _check(self, url: str, response: http.client.HTTPResponse) -> None:
+        if response.status in (200, 206):
+            return
+        again = response.status >= 500 or response.status in (408, 425, 429)
+        code = response.headers.get("X-Error-Code") or ""
+        clause = f"{shown(url)} answers {response.status} {response.reason}".strip()
+        raise WebError(clause, again, response.status, str(code))
+
+    def _send(self, url: str, method: str, headers: dict[str, str]) -> http.client.HTTPConnection:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise WebError(f"{shown(url)} is not an http or https URL", False)
+        if re.search(r"[\x00-\x20\x7f]", url):
+            raise WebError(f"{shown(url)}: a URL with blanks or control characters", False)
+        proxy = self._proxy_for(parts)
+        host, port = _origin(url)[1:]
+        target = urlunsplit(("", "", quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._"), "", ""))
+        if parts.query:
+            target += "?" + parts.query
+        if proxy is not None:
+            through, extra = proxy.hostname or "", {}
+            if _basic(proxy):
+                extra = {"Proxy-Authorization": _basic(proxy) or ""}
+            connection = self._connection(parts.scheme, through, proxy.port or 8080)
+            if parts.scheme == "https":
+                connection.set_tunnel(host, port, headers=extra)
+            else:
+                target = f"http://{parts.netloc.rpartition('@')[2]}{target}"
+                headers = {**headers, **extra}
+        else:
+            connection = self._connection(parts.scheme, host, port)
+        try:
+            connection.request(method, target, headers=headers)
+        except ssl.SSLCertVerificationError as problem:
+            connection.close()
+            reason = f"{shown(url)}: its certificate is not trusted ({problem.verify_message})"
+            raise WebError(f"{reason}; ca_bundle names another CA file", False) from None
+        except (OSError, http.client.HTTPException, ValueError) as problem:
+            connection.close()
+            reason = "no such host" if isinstance(problem, socket.gaierror) else str(problem)
+            where = f" through the proxy {proxy.hostname}:{proxy.port}" if proxy else ""
+            raise WebError(f"{shown(url)} is not reached{where}: {reason}", True) from None
+        return connection
+
+    def _connection(self, scheme: str, host: str, port: int) -> http.client.HTTPConnection:
+        if scheme == "http":
+            return http.client.HTTPConnection(host, port, timeout=self.seconds)
+        if self._context is None:
+            try:
+                self._context = ssl.create_default_context(cafile=self.ca_bundle)
+            except OSError as problem:
+                raise WebError(f"ca_bundle {self.ca_bundle}: {problem.strerror}", False) from None
+        return http.client.HTTPSConnection(host, port, timeout=self.seconds, context=self._context)
+
+    def _proxy_for(self, parts: Any) -> Any:
+        """The proxy to go through: the one we were told, else that of the environment."""
+        found = getproxies()
+        url = self.proxy or found.get(parts.scheme) or found.get("all")
+        if (parts.hostname or "") in _OURSELVES or proxy_bypass(parts.hostname or ""):
+            return None
+        if not url:
+            return None
+        return urlsplit(url if "://" in url else f"http://{url}")

@@ -1,0 +1,242 @@
+"""The parts of a build: unpack, configure, compile, install, prove, publish."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from typing import Any
+
+from gpuwright.onnode.archives import clear, unpack
+from gpuwright.onnode.machine import memory
+from gpuwright.onnode.outcome import NodeError, Progress, clean, say
+from gpuwright.onnode.processes import Finished, run
+from gpuwright.onnode.storage import GIB, sha256_of, stamped, sync_directory, write_stamp
+from gpuwright.onnode.tree import Tree
+
+_BYTES_A_JOB = 3 * GIB // 2
+"""What one compiler of a large CUDA or C++ file takes at its worst."""
+_PROOF_SECONDS = 60.0
+_SHOWN_LINES = 20
+
+
+class Workshop:
+    """One build: where it happens, with what, and how long each part took."""
+
+    def __init__(self, spec: dict[str, Any], lock: int) -> None:
+        self.spec = spec
+        self.lock = lock
+        self.engine_dir = str(spec["engine_dir"]).rstrip("/")
+        self.name = os.path.basename(self.engine_dir)
+        self.place = f"{spec['work_dir']}/{self.name}"
+        self.partial = f"{self.engine_dir}.partial"
+        self.target = str(spec["target"])
+        self.seconds: dict[str, float] = {}
+        self.compiler = str(spec.get("compiler") or "c++")
+
+    def environment(self) -> dict[str, str]:
+        """Everything a build may see: flags of whoever logged in do not belong to the key."""
+        found = {
+            "PATH": os.environ.get("PATH") or "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin",
+            "HOME": self.place,
+            "LC_ALL": "C",
+            "TMPDIR": f"{self.place}/scratch",
+            "CLICOLOR": "0",
+            "NINJA_STATUS": "[%f/%t] ",
+        }
+        if self.spec.get("ccache_dir"):
+            # The same file built in another directory is the same to ccache.
+            found.update(
+                CCACHE_DIR=str(self.spec["ccache_dir"]),
+                CCACHE_BASEDIR=self.place,
+                CCACHE_NOHASHDIR="1",
+            )
+        found.update({str(k): str(v) for k, v in (self.spec.get("env") or {}).items()})
+        return found
+
+    def timed(self, part: str, began: float) -> None:
+        self.seconds[part] = round(time.monotonic() - began, 1)
+
+    def compiler_version(self) -> str:
+        told = run([self.compiler, "--version"], self.environment(), seconds=30)
+        return clean(told.lines[0], 200) if told.lines and told.status == 0 else ""
+
+    def jobs(self) -> int:
+        """As many as asked for, but no more than memory carries."""
+        available = memory(Tree())["available_bytes"]
+        most = int(available) // _BYTES_A_JOB if isinstance(available, int) else 1
+        return max(1, min(int(self.spec.get("jobs") or 1), most))
+
+    def unpack(self) -> str:
+        """The source tree's directory with its CMakeLists.txt."""
+        began = time.monotonic()
+        archive, wanted = str(self.spec["archive"]), self.spec["sha256"]
+        if not os.path.isfile(archive):
+            raise NodeError(f"the source archive {archive} is not there")
+        found = sha256_of(archive)
+        if found != wanted:
+            raise NodeError(f"{archive}: sha256 is {found[:16]}..., needed {str(wanted)[:16]}...")
+        source = f"{self.place}/source"
+        for path in (source, f"{self.place}/scratch"):
+            os.makedirs(path)
+        unpack(archive, source)
+        self.timed("unpack", began)
+        return source_directory(source, str(self.spec.get("source_subdir") or ""))
+
+    def configure(self, source: str) -> None:
+        began = time.monotonic()
+        arguments = ["cmake", "-S", source, "-B", f"{self.place}/build", "-G", "Ninja"]
+        if self.spec.get("compiler"):
+            arguments += [
+                f"-DCMAKE_CXX_COMPILER={self.compiler}",
+                f"-DCMAKE_C_COMPILER={c_compiler(self.compiler)}",
+            ]
+        ccache = shutil.which("ccache") if self.spec.get("ccache_dir") else None
+        if ccache:
+            os.makedirs(str(self.spec["ccache_dir"]), exist_ok=True)
+            for language in ("C", "CXX", "CUDA"):
+                arguments.append(f"-DCMAKE_{language}_COMPILER_LAUNCHER={ccache}")
+        arguments += [str(argument) for argument in self.spec["cmake_args"]]
+        say(f"build {self.name}: configuring")
+        told = run(arguments, self.environment(), held=[self.lock])
+        self.timed("configure", began)
+        if told.status != 0:
+            raise self.broken("cmake does not configure", told)
+
+    def compile(self) -> int:
+        """Compile with what memory allows; the number of jobs."""
+        began = time.monotonic()
+        jobs = self.jobs()
+        progress, shown = Progress(), 0
+
+        def hear(line: str) -> None:
+            nonlocal shown
+            share = steps(line)
+            if share is None:
+                return
+            done, total = share
+            percent = 100 * done // max(1, total)
+            if (percent >= shown + 5 or done == total) and progress.due():
+                shown = percent
+                spent = time.monotonic() - began
+                say(f"build {self.name}: {percent} %, {done} of {total}, {spent:.0f} s")
+
+        nice = ["nice", "-n", "10"] if shutil.which("nice") else []
+        command = [*nice, "ninja", "-C", f"{self.place}/build", f"-j{jobs}", self.target]
+        told = run(command, self.environment(), hear, held=[self.lock])
+        self.timed("compile", began)
+        if told.status != 0:
+            raise self.broken("the compiler fails", told)
+        return jobs
+
+    def broken(self, what: str, told: Finished) -> NodeError:
+        """The first thing that went wrong as a sentence, and the last lines as they are."""
+        output = [clean(line, 400) for line in told.lines[-_SHOWN_LINES:]]
+        first = first_error(told.lines) or told.ending
+        return NodeError(f"build {self.name}: {what}: {first}", "", output=output)
+
+    def install(self) -> list[str]:
+        """Copy what runs into the directory beside; the paths below it."""
+        built = f"{self.place}/build/bin"
+        names = [self.target]
+        names += sorted(name for name in os.listdir(built) if re.search(r"\.so(\.|\Z)", name))
+        os.makedirs(f"{self.partial}/bin")
+        for name in names:
+            path = f"{self.partial}/bin/{name}"
+            shutil.copyfile(f"{built}/{name}", path, follow_symlinks=False)
+            if not os.path.islink(path):
+                os.chmod(path, 0o755)  # noqa: S103  everybody may run it
+                with open(path, "rb") as file:
+                    os.fsync(file.fileno())
+        return [f"bin/{name}" for name in names if not os.path.islink(f"{built}/{name}")]
+
+    def prove(self) -> None:
+        """Run what was installed, when the tree it was built in is gone."""
+        began = time.monotonic()
+        binary = f"{self.partial}/bin/{self.target}"
+        arguments = [binary, *(str(one) for one in self.spec.get("proof_args") or ["--version"])]
+        environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "HOME": "/nonexistent"}
+        told = run(arguments, environment, seconds=_PROOF_SECONDS)
+        self.timed("proof", began)
+        expected = str(self.spec.get("proof_expect") or "")
+        if told.status != 0:
+            raise self.broken(f"the built {self.target} does not run", told)
+        if expected not in "\n".join(told.lines):
+            raise self.broken(f"the built {self.target} does not say {expected!r}", told)
+
+    def publish(self, files: list[str], version: str) -> None:
+        """Stamp and rename: from then on the engine is there."""
+        stamp = {
+            "schema": 1,
+            "key": self.spec["key"],
+            "archive_sha256": self.spec["sha256"],
+            "cmake_args": list(self.spec["cmake_args"]),
+            "compiler_version": version,
+            "files": {
+                name: stamped(f"{self.partial}/{name}", sha256_of(f"{self.partial}/{name}"))
+                for name in files
+            },
+            "seconds": self.seconds,
+        }
+        sync_directory(f"{self.partial}/bin")
+        write_stamp(self.partial, stamp)
+        old = f"{self.partial}.old"
+        if os.path.lexists(self.engine_dir):
+            os.rename(self.engine_dir, old)
+        os.rename(self.partial, self.engine_dir)
+        sync_directory(os.path.dirname(self.engine_dir))
+        clear(old)
+
+
+def source_directory(source: str, subdir: str) -> str:
+    """The named directory in the tree, or the one nearest to its top with a CMakeLists.txt.
+
+    A name counts from the archive's single top directory, as the archive's own name changes with
+    every release. NodeError: there is none.
+    """
+    tops = os.listdir(source)
+    root = f"{source}/{tops[0]}" if len(tops) == 1 else source
+    if subdir:
+        named = os.path.normpath(f"{root}/{subdir}")
+        if named.startswith(source + "/") and os.path.isfile(f"{named}/CMakeLists.txt"):
+            return named
+        raise NodeError(f"the source archive has no {subdir}/CMakeLists.txt")
+    level = [root]
+    while level:
+        for place in level:
+            if os.path.isfile(f"{place}/CMakeLists.txt"):
+                return place
+        level = [
+            entry.path
+            for place in level
+            for entry in sorted(os.scandir(place), key=lambda one: one.name)
+            if entry.is_dir(follow_symlinks=False)
+        ]
+    raise NodeError("the source archive has no CMakeLists.txt")
+
+
+def c_compiler(cxx: str) -> str:
+    """The C compiler that belongs to a C++ compiler: g++-12 and gcc-12, clang++ and clang."""
+    head, slash, name = cxx.rpartition("/")
+    return (
+        head + slash + name.replace("clang++", "clang").replace("g++", "gcc").replace("c++", "cc")
+    )
+
+
+def steps(line: str) -> tuple[int, int] | None:
+    """How far ninja is, from one of its lines."""
+    match = re.match(r"\[(\d+)/(\d+)\] ", line)
+    return (int(match.group(1)), int(match.group(2))) if match else None
+
+
+def first_error(lines: list[str]) -> str | None:
+    """The first line that names an error, as compilers, cmake and linkers write them."""
+    for number, line in enumerate(lines):
+        if re.search(r"\b(?:fatal )?error\b ?:|undefined reference|CMake Error", line, re.I):
+            after = next((one.strip() for one in lines[number + 1 :] if one.strip()), "")
+            joined = f"{line.strip()} {after}" if line.startswith("CMake Error at") else line
+            return clean(joined.strip(), 300)
+        if "Killed signal terminated" in line:
+            return "a compiler was killed, most likely for want of memory"
+    return None

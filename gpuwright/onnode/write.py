@@ -1,0 +1,160 @@
+"""Put directories, files, owners and modes in place; what is right already is not touched."""
+
+from __future__ import annotations
+
+import base64
+import grp
+import os
+import pwd
+import re
+import stat
+import sys
+from typing import Any
+
+from gpuwright.onnode.outcome import NodeError
+from gpuwright.onnode.owned import valid_key, variables
+from gpuwright.onnode.storage import replace_file, sync_directory
+
+KEY_NAME = "LLAMA_API_KEY"
+_KEY_BYTES = 32
+
+
+def _mode(row: dict[str, Any], default: str) -> int:
+    text = str(row.get("mode") or default)
+    if not re.match(r"[0-7]{3,4}\Z", text):
+        raise NodeError(f"{row.get('path')}: mode {text!r} is not three or four octal digits")
+    return int(text, 8)
+
+
+def _owner(row: dict[str, Any]) -> tuple[int, int]:
+    """Numbers of owner and group; -1, which changes nothing, where the row names none."""
+    uid = gid = -1
+    try:
+        if row.get("owner") is not None:
+            uid = pwd.getpwnam(str(row["owner"])).pw_uid
+        if row.get("group") is not None:
+            gid = grp.getgrnam(str(row["group"])).gr_gid
+    except KeyError as unknown:
+        raise NodeError(f"{row['path']}: no such user or group: {unknown.args[0]}") from None
+    return uid, gid
+
+
+def _path(row: dict[str, Any]) -> str:
+    path = row.get("path")
+    if not isinstance(path, str) or not path.startswith("/") or os.path.normpath(path) != path:
+        raise NodeError(f"path {path!r} is not absolute and plain")
+    return path
+
+
+def _settle(path: str, mode: int, owner: tuple[int, int]) -> bool:
+    """Give an existing file or directory its owner and mode. True if something was changed."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as problem:
+        raise NodeError(f"{path}: {problem.strerror}") from None
+    try:
+        found = os.fstat(descriptor)
+        uid, gid = owner
+        moved = (uid, gid) != (-1, -1) and (
+            uid not in (-1, found.st_uid) or gid not in (-1, found.st_gid)
+        )
+        if moved:
+            os.fchown(descriptor, uid, gid)
+        # A change of owner can clear bits of the mode: the mode comes second.
+        changed = moved or stat.S_IMODE(found.st_mode) != mode
+        if changed:
+            os.fchmod(descriptor, mode)
+        return changed
+    finally:
+        os.close(descriptor)
+
+
+def _directory(row: dict[str, Any]) -> bool:
+    path, mode, owner = _path(row), _mode(row, "0755"), _owner(row)
+    if os.path.islink(path) or (os.path.exists(path) and not os.path.isdir(path)):
+        raise NodeError(f"{path}: is there and is no directory", "move it away")
+    made = not os.path.isdir(path)
+    if made:
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        os.mkdir(path, 0o700)
+        sync_directory(os.path.dirname(path))
+    return _settle(path, mode, owner) or made
+
+
+def _current(path: str) -> bytes | None:
+    """What a regular file holds; None where there is none. NodeError: it is something else."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as problem:
+        raise NodeError(f"{path}: is there and cannot be replaced: {problem.strerror}") from None
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise NodeError(f"{path}: is there and is no regular file", "move it away")
+        return file.read()
+
+
+def with_key(text: str, name: str, key: str) -> str:
+    """`text` with the line NAME=KEY in place of those of that name; a valid key is kept."""
+    if valid_key(variables(text).get(name, "")):
+        return text
+    kept = [line for line in text.splitlines() if line.strip().partition("=")[0] != name]
+    return "\n".join([*kept, f"{name}={key}"]) + "\n"
+
+
+def _content(row: dict[str, Any], current: bytes | None, stdin: bytes) -> bytes:
+    kinds = [key for key in ("content", "content_stdin", "generate") if row.get(key) is not None]
+    if len(kinds) != 1:
+        raise NodeError(f"{row['path']}: needs one of content, content_stdin, generate")
+    if kinds == ["content"]:
+        return str(row["content"]).encode()
+    if kinds == ["content_stdin"]:
+        return stdin
+    text = (current or b"").decode("utf-8", "replace")
+    names = [KEY_NAME] if row["generate"] == "api_key" else row["generate"]
+    for name in names if isinstance(names, list) else [names]:
+        if not re.match(r"[A-Z][A-Z0-9_]*API_KEY\Z", str(name)):
+            raise NodeError(f"{row['path']}: nothing known generates {name!r}")
+        key = base64.urlsafe_b64encode(os.urandom(_KEY_BYTES)).decode().rstrip("=")
+        text = with_key(text, str(name), key)
+    return text.encode()
+
+
+def _file(row: dict[str, Any], stdin: bytes) -> bool:
+    path, mode, owner = _path(row), _mode(row, "0644"), _owner(row)
+    current = _current(path)
+    content = _content(row, current, stdin)
+    if current == content:
+        return _settle(path, mode, owner)
+    replace_file(path, content, mode, owner)
+    return True
+
+
+def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
+    """Make everything as the spec says: directories first, then files, then modes, in order.
+
+    spec: `directories` [{path, mode, owner, group}], `files` [{path, mode, owner, group and one
+    of content, content_stdin (all of standard input; for one file only), generate (names of
+    variables that get a random key each, or "api_key" for LLAMA_API_KEY)}], `modes` [{path, mode,
+    owner, group}] of what exists. Missing parents of a directory are made, root's and 0755.
+    Answers with the paths `changed` and `same`.
+    """
+    changed: list[str] = []
+    same: list[str] = []
+    files = spec.get("files") or []
+    fed = [row for row in files if row.get("content_stdin")]
+    if len(fed) > 1:
+        raise NodeError("standard input can be the content of one file only")
+    stdin = sys.stdin.buffer.read() if fed else b""
+    for rows, work in (
+        (spec.get("directories") or [], _directory),
+        (files, lambda row: _file(row, stdin)),
+        (spec.get("modes") or [], lambda row: _settle(_path(row), _mode(row, ""), _owner(row))),
+    ):
+        for row in rows:
+            try:
+                (changed if work(row) else same).append(row["path"])
+            except OSError as problem:
+                raise NodeError(f"{row.get('path')}: {problem.strerror or problem}") from None
+    return {"ok": True, "changed": changed, "same": same}

@@ -1,0 +1,130 @@
+"""An operator's want with its names resolved: what each pin means in the matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuwright.catalogue import Matrix, find, nearest, resolve
+from gpuwright.engine_rows import BuildTagRow, ReleaseRow
+from gpuwright.host import Gpu, Host
+from gpuwright.model_rows import CheckpointRow, ModelRow
+from gpuwright.refusals import WantError
+from gpuwright.rows import WorkloadRow
+from gpuwright.want import Want
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pins:
+    """None, or an empty tuple of models' checkpoints, leaves the choice open."""
+
+    models: tuple[ModelRow, ...]
+    auto_model: bool
+    workload: WorkloadRow
+    engine: str | None
+    release: str | None
+    build_tag: str | None
+    checkpoint: CheckpointRow | None
+    attention_backend: str | None
+    kv_cache_dtype: str | None
+
+    def admits_release(self, release: ReleaseRow, tag: BuildTagRow) -> bool:
+        return (
+            self.engine in (None, release.engine)
+            and self.release in (None, release.release)
+            and self.build_tag in (None, tag.tag)
+        )
+
+    def checkpoints(self, model: ModelRow) -> tuple[CheckpointRow, ...]:
+        return (self.checkpoint,) if self.checkpoint is not None else model.checkpoints
+
+
+def resolve_pins(want: Want, matrix: Matrix) -> Pins:
+    """What the names in `want` mean; WantError with every unknown name and its nearest one."""
+    faults: list[str] = []
+
+    def known(key: str, name: str | None, words: dict[str, str]) -> str | None:
+        if name is None or name.casefold() == AUTO:
+            return None
+        if name.casefold() in words:
+            return words[name.casefold()]
+        faults.append(f"{key}: {name!r} is unknown{nearest(name, sorted(set(words.values())))}")
+        return None
+
+    auto_model = want.model.casefold() == AUTO
+    models = matrix.models
+    if not auto_model:
+        try:
+            models = (resolve("model", matrix.models, want.model),)
+        except WantError as error:
+            faults.extend(error.faults)
+    engine = known("engine", want.engine, {name: name for name in matrix.engines})
+    releases = [row for row in matrix.releases if engine in (None, row.engine)]
+    release = known("release", want.release, {row.release: row.release for row in releases})
+    tags = {tag.tag: tag.tag for row in releases for tag in row.build_tags}
+    build_tag = known("build_tag", want.build_tag, tags)
+    backends: dict[str, str] = {}
+    for row in matrix.attention_backends:
+        if engine in (None, row.engine):
+            backends |= {word.casefold(): row.backend for word in (row.backend, *row.aliases)}
+    attention_backend = known("attention_backend", want.attention_backend, backends)
+    dtypes = {
+        word.casefold(): row.id for row in matrix.kv_cache_dtypes for word in (row.id, *row.aliases)
+    }
+    kv_cache_dtype = known("kv_cache_dtype", want.kv_cache_dtype, dtypes)
+    checkpoint = None
+    if want.checkpoint is not None:
+        candidates = [row for model in models for row in model.checkpoints]
+        checkpoint = find(candidates, want.checkpoint)
+        if checkpoint is None:
+            ids = [row.id for row in candidates]
+            faults.append(
+                f"checkpoint: {want.checkpoint!r} is unknown{nearest(want.checkpoint, ids)}"
+            )
+        else:
+            models = tuple(model for model in models if checkpoint in model.checkpoints)
+    workload = None
+    try:
+        workload = resolve("workload", matrix.workloads, want.workload)
+    except WantError as error:
+        faults.extend(error.faults)
+    if want.cpu_only and (want.tensor_parallel_size or 1) > 1:
+        faults.append("tensor_parallel_size: needs cards, and gpus says none")
+    if want.gpus and want.tensor_parallel_size not in (None, len(want.gpus)):
+        faults.append(
+            f"tensor_parallel_size: {want.tensor_parallel_size} over {len(want.gpus)} pinned cards"
+        )
+    if faults:
+        raise WantError(*faults)
+    assert workload is not None
+    return Pins(
+        models=models,
+        auto_model=auto_model and checkpoint is None,
+        workload=workload,
+        engine=engine,
+        release=release,
+        build_tag=build_tag,
+        checkpoint=checkpoint,
+        attention_backend=attention_backend,
+        kv_cache_dtype=kv_cache_dtype,
+    )
+
+
+def pinned_gpus(host: Host, want: Want) -> tuple[Gpu, ...]:
+    """The cards that `want` names, in its order; all of the node's where it names none."""
+    if want.gpus is None:
+        return host.gpus
+    faults, found = [], []
+    by_name = {str(gpu.index): gpu for gpu in host.gpus} | {gpu.uuid: gpu for gpu in host.gpus}
+    for name in want.gpus:
+        if name in by_name:
+            found.append(by_name[name])
+        else:
+            names = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in host.gpus) or "no card"
+            faults.append(f"gpus: {name!r} is not on this node, which has {names}")
+    if len({gpu.uuid for gpu in found}) < len(found):
+        faults.append("gpus: names a card twice")
+    if faults:
+        raise WantError(*faults)
+    return tuple(found)

@@ -1,0 +1,115 @@
+"""The result of a decision, as data: what one node will serve, with what, and why."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """One place a file can come from.
+
+    kind: `python_package` (project, version, filename, sha256, bytes, member), `hub` (repo,
+    revision, path), `url` (url) or `local` (path on the node). Only the fields of its kind are set.
+    """
+
+    kind: str
+    project: str | None = None
+    version: str | None = None
+    filename: str | None = None
+    member: str | None = None
+    sha256: str | None = None
+    bytes: int | None = None
+    repo: str | None = None
+    revision: str | None = None
+    url: str | None = None
+    path: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelFile:
+    """One file of a checkpoint: its name in the store, its size and hash, where to get it."""
+
+    path: str
+    bytes: int
+    sha256: str
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedGpu:
+    """A card the service runs on, named by UUID; the index is in PCI order, for people."""
+
+    uuid: str
+    index: int
+    name: str
+    compute_capability: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryTerm:
+    """One line of a memory plan: what it is, its size, and where the figure comes from."""
+
+    name: str
+    bytes: int
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryPlan:
+    """What the service takes on its smallest device (a GPU, or RAM) and what that has."""
+
+    where: str
+    available_bytes: int
+    terms: tuple[MemoryTerm, ...]
+
+    @property
+    def needed_bytes(self) -> int:
+        return sum(term.bytes for term in self.terms)
+
+    @property
+    def margin_bytes(self) -> int:
+        return self.available_bytes - self.needed_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rejection:
+    """A candidate that lost, with its first hard reason in one sentence."""
+
+    candidate: str
+    sentence: str
+    row: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What one node will serve. Pure data: `as_json` is what is stored on the node."""
+
+    service: str
+    bind: str
+    port: int
+    model: str
+    checkpoint: str
+    served_model_name: str
+    quantization: str
+    engine: str
+    release: str
+    build_tag: str
+    attention_backend: str
+    kv_cache_dtype: str
+    gpus: tuple[PlannedGpu, ...]
+    tensor_parallel_size: int
+    max_model_len: int
+    max_num_seqs: int
+    memory: MemoryPlan
+    files: tuple[ModelFile, ...]
+    reasons: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    why_not: tuple[Rejection, ...] = ()
+    not_applicable: str | None = None
+    """One line that says why this plan can be shown but not applied; None: it can be applied."""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """Engine settings that launch.py turns into flags, in neutral words (threads, batch, ...)."""
+
+    @property
+    def on_gpu(self) -> bool:
+        return bool(self.gpus)

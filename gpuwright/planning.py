@@ -1,0 +1,156 @@
+"""From the chosen candidate to the plan: its settings, and what is said about the choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gpuwright.engine_rows import MemoryModel
+from gpuwright.fitting import Candidate
+from gpuwright.memory.llama_cpp import prompt_cache_bytes
+from gpuwright.memory.request import MIB
+from gpuwright.plan import ModelFile, Plan, PlannedGpu, Rejection
+from gpuwright.refusals import gib
+from gpuwright.routing import route_for
+from gpuwright.rows import Effect
+from gpuwright.site import Site
+
+FEW_THREADS = 8
+
+
+def plan_of(site: Site, best: Candidate, why_not: tuple[Rejection, ...]) -> Plan:
+    """The Plan of `best`; `why_not` is what is said of the others."""
+    want, chosen = site.want, best.combination
+    return Plan(
+        service=want.service,
+        bind=want.bind,
+        port=want.port,
+        model=chosen.model.id,
+        checkpoint=chosen.checkpoint.id,
+        served_model_name=want.served_model_name or chosen.model.id,
+        quantization=chosen.checkpoint.quantization,
+        engine=chosen.release.engine,
+        release=chosen.release.release,
+        build_tag=chosen.tag.tag,
+        attention_backend=best.backend.backend,
+        kv_cache_dtype=best.kv.id,
+        gpus=tuple(
+            PlannedGpu(
+                uuid=gpu.uuid,
+                index=gpu.index,
+                name=gpu.name,
+                compute_capability=gpu.compute_capability or "unknown",
+            )
+            for gpu in chosen.gpus
+        ),
+        tensor_parallel_size=chosen.tensor_parallel_size,
+        max_model_len=best.fit.max_model_len,
+        max_num_seqs=best.fit.max_num_seqs,
+        memory=best.fit.memory,
+        files=tuple(
+            ModelFile(path=file.path, bytes=file.bytes, sha256=file.sha256, sources=file.sources)
+            for file in chosen.checkpoint.files or ()
+        ),
+        reasons=tuple(_reasons(site, best)),
+        warnings=tuple(dict.fromkeys(_warnings(site, best))),
+        why_not=why_not,
+        not_applicable=best.not_applicable,
+        parameters=_parameters(site, best),
+    )
+
+
+def _parameters(site: Site, best: Candidate) -> dict[str, Any]:
+    """Engine settings in neutral words: the memory plan's, the hazards', the model's."""
+    chosen, host = best.combination, site.host
+    found: dict[str, Any] = dict(best.fit.parameters)
+    for row in best.hazards:
+        if row.effect is Effect.AVOID:
+            found |= row.sets
+    if chosen.release.memory_model is MemoryModel.LLAMA_CPP:
+        threads = host.cpu_threads or 1
+        # Threads beyond the cores only wait for one another; of many threads half are cores.
+        found["threads"] = threads if threads <= FEW_THREADS else threads // 2
+        if chosen.gpus and host.memory_total_bytes:
+            found["prompt_cache_mib"] = prompt_cache_bytes(host.memory_total_bytes) // MIB
+    parsers = chosen.model.parsers.get(chosen.release.engine, {})
+    for kind in ("tool", "reasoning"):
+        if kind in parsers:
+            found[f"{kind}_parser"] = parsers[kind]
+    return found
+
+
+def _reasons(site: Site, best: Candidate) -> Iterator[str]:
+    chosen, pins, matrix = best.combination, site.pins, site.matrix
+    release = chosen.release
+    if pins.engine is None:
+        because = route_for(pins.workload, chosen).because
+        yield f"{release.engine} for {pins.workload.id}: {because}"
+    else:
+        yield f"{release.engine}: pinned"
+    if chosen.tag.cuda is not None:
+        cuda = matrix.cuda_runtime(chosen.tag.cuda)
+        yield (
+            f"{release.release} {chosen.tag.tag}: CUDA {cuda.id} needs driver >= "
+            f"{cuda.min_driver}, found {site.host.driver_version}"
+        )
+    weights = chosen.checkpoint.quantization
+    if pins.checkpoint is not None:
+        yield f"{chosen.checkpoint.id}: pinned"
+    elif chosen.gpus:
+        how = "native to this card" if best.native else "expanded to 16 bits on this card"
+        yield f"{weights} weights: the finest that fit with enough context, {how}"
+    else:
+        yield f"{weights} weights: the finest that fit with enough context"
+    lossless = release.kv_cache_dtypes[0]
+    if pins.kv_cache_dtype is not None:
+        yield f"{best.kv.id} cache: pinned"
+    elif best.kv.id == lossless:
+        yield f"{best.kv.id} cache: nothing is lost, and the context fits"
+    else:
+        yield f"{best.kv.id} cache: {lossless} holds less context than the workload asks for"
+    yield (
+        f"attention backend {best.backend.backend}: "
+        + ("pinned" if pins.attention_backend else f"what {release.engine} takes here by itself")
+    )
+    length = f"{best.fit.max_model_len:,} tokens"
+    if site.want.max_model_len is not None:
+        yield f"{length}: pinned"
+    elif best.fit.max_model_len == chosen.model.max_context_tokens:
+        yield f"{length}: the model's own context"
+    else:
+        yield f"{length}: the most that fits in coarse steps"
+
+
+def _warnings(site: Site, best: Candidate) -> Iterator[str]:
+    chosen, host, want = best.combination, site.host, site.want
+    yield from best.fit.warnings
+    for row in best.hazards:
+        changed = row.effect is Effect.AVOID and row.sets
+        link = "so" if changed else "instead"
+        yield row.because + (f"; {link}: {row.instead}" if row.instead else "") + f" [{row.id}]"
+    for gpu in chosen.gpus:
+        if site.matrix.gpu(gpu) is None:
+            yield (
+                f"GPU {gpu.index} ({gpu.name}) has no row in gpus.yaml: planned from its compute "
+                f"capability {gpu.compute_capability} and its memory"
+            )
+    if best.backend.needs:
+        yield f"attention backend {best.backend.backend} needs {best.backend.needs}"
+    if want.cpu_only and host.has_card:
+        yield "`gpus: none`: the card of this node stays unused"
+    if not chosen.gpus and "avx2" not in host.cpu_flags:
+        yield "the CPU has no avx2: answers will be slow"
+    layout = want.layout
+    for path in (layout.model_store, layout.cache, layout.engines):
+        if host.disks.get(path) is None:
+            yield f"free space below {path} is unknown"
+    if host.virtualization == "wsl":
+        yield "WSL hides about 1.3 GiB of the card"
+    running = host.service is not None and host.service.active
+    free = host.memory_available_bytes
+    if not chosen.gpus and free is not None and not running:
+        needed = best.fit.memory.needed_bytes
+        if needed > free:
+            yield f"RAM: the plan takes {gib(needed)}, {gib(free)} are free at present"
+    if best.not_applicable is not None and chosen.gpus:
+        yield "`gpus: none` would serve a small model on the CPU, if that is wanted"

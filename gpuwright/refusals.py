@@ -1,0 +1,242 @@
+"""Why something cannot be: the reasons a plan fails, and the three families of error.
+
+A Reason carries values and says one sentence: subject, what is needed, what was found, the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpuwright.plan import Rejection
+
+GIB = 2**30
+
+
+def gib(count: int) -> str:
+    """`count` bytes in GiB with two decimals, for people."""
+    return f"{count / GIB:.2f} GiB"
+
+
+class _FaultsError(Exception):
+    """An error that carries every fault found, one sentence each."""
+
+    def __init__(self, *faults: str) -> None:
+        self.faults = tuple(faults)
+        super().__init__("; ".join(faults))
+
+
+class MatrixError(_FaultsError):
+    """Our own data is wrong; each fault starts with its path in the matrix."""
+
+
+class WantError(_FaultsError):
+    """What the operator asked for is wrong; each fault starts with its key."""
+
+
+class HostError(_FaultsError):
+    """The node document is not one that the probe writes."""
+
+
+class Reason(Protocol):
+    """What every reason offers: one sentence, and what would help where that is known."""
+
+    def sentence(self) -> str: ...
+
+    def remedy(self) -> str | None: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Needs:
+    """A property of the node or the candidate that is not what is needed."""
+
+    subject: str
+    needed: str
+    found: str
+    help: str | None = None
+    row: str | None = None
+
+    def sentence(self) -> str:
+        return f"{self.subject}: needs {self.needed}, found {self.found}"
+
+    def remedy(self) -> str | None:
+        return self.help
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DriverTooOld:
+    """The driver is older than the CUDA runtime of the binaries needs."""
+
+    cuda: str
+    needed: str
+    found: str
+    row: str | None = None
+
+    def sentence(self) -> str:
+        return f"CUDA {self.cuda} runtime: needs driver >= {self.needed}, found {self.found}"
+
+    def remedy(self) -> str | None:
+        return f"driver >= {self.needed}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NoKernels:
+    """The binaries hold no code for the card's compute capability."""
+
+    gpu: str
+    capability: str
+    carried: tuple[str, ...]
+    row: str | None = None
+
+    def sentence(self) -> str:
+        carried = ", ".join(self.carried)
+        return f"binaries: hold code for compute capability {carried}, {self.gpu} has " + (
+            self.capability
+        )
+
+    def remedy(self) -> str | None:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hazardous:
+    """A hazard row says that this combination must not run."""
+
+    because: str
+    instead: str | None
+    row: str | None = None
+
+    def sentence(self) -> str:
+        return self.because + (f"; instead: {self.instead}" if self.instead else "")
+
+    def remedy(self) -> str | None:
+        return self.instead
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutOfMemory:
+    """The smallest device does not hold weights, cache and workspace."""
+
+    where: str
+    needed_bytes: int
+    available_bytes: int
+    what: str
+    largest_context_tokens: int | None = None
+    row: str | None = None
+
+    def sentence(self) -> str:
+        return (
+            f"{self.where}: {self.what} needs {gib(self.needed_bytes)}, "
+            f"{gib(self.available_bytes)} can be had"
+        )
+
+    def remedy(self) -> str | None:
+        if self.largest_context_tokens:
+            return f"max_model_len of at most {self.largest_context_tokens:,} tokens"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PortTaken:
+    """Another process listens where the service would."""
+
+    address: str
+    port: int
+    process: str | None
+    pid: int | None
+    unit: str | None
+    row: str | None = None
+
+    def sentence(self) -> str:
+        who = self.process or "an unnamed process"
+        details = [f"pid {self.pid}"] if self.pid else []
+        details += [self.unit] if self.unit else []
+        detail = f" ({', '.join(details)})" if details else ""
+        return f"port {self.port}: needs to be free, {who}{detail} listens on {self.address}"
+
+    def remedy(self) -> str | None:
+        return f"another `port`, or {self.process or 'that process'} stopped"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DiskTooSmall:
+    """The filesystem below a path has too little room for what will be written."""
+
+    path: str
+    mount: str
+    needed_bytes: int
+    free_bytes: int
+    what: str
+    row: str | None = None
+
+    def sentence(self) -> str:
+        return (
+            f"disk {self.mount} below {self.path}: needs {gib(self.needed_bytes)} for {self.what}, "
+            f"found {gib(self.free_bytes)} free"
+        )
+
+    def remedy(self) -> str | None:
+        return f"{gib(self.needed_bytes - self.free_bytes)} more room on {self.mount}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpusUnusable:
+    """The node has a card, and its driver does not answer."""
+
+    status: str
+    detail: str
+    help: str
+    row: str | None = None
+
+    def sentence(self) -> str:
+        return f"GPU ({self.status}): {self.detail or 'the driver does not answer'}"
+
+    def remedy(self) -> str | None:
+        return f"{self.help}; `gpus: none` serves on the CPU and leaves the card alone"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unlisted:
+    """The matrix has no row for something that it must know."""
+
+    subject: str
+    file: str
+    row: str | None = None
+
+    def sentence(self) -> str:
+        return f"{self.subject}: unknown, no row in {self.file}"
+
+    def remedy(self) -> str | None:
+        return f"a row for it in {self.file}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refusal:
+    """No plan can be: what the node lacks, or why every candidate failed."""
+
+    model: str
+    summary: str
+    reasons: tuple[str, ...]
+    remedies: tuple[str, ...] = ()
+    why_not: tuple[Rejection, ...] = ()
+
+    def sentence(self) -> str:
+        """All of it in one line, for an error message that has only one."""
+        text = f"{self.summary}: {'; '.join(self.reasons)}" if self.reasons else self.summary
+        return text + (f". What would help: {'; '.join(self.remedies)}" if self.remedies else "")
+
+
+def refuse(
+    model: str, summary: str, reasons: Iterable[Reason], why_not: Iterable[Rejection] = ()
+) -> Refusal:
+    """A Refusal from reasons, its remedies in their order, each once."""
+    reasons = tuple(reasons)
+    remedies = dict.fromkeys(help for reason in reasons if (help := reason.remedy()))
+    return Refusal(
+        model=model,
+        summary=summary,
+        reasons=tuple(dict.fromkeys(reason.sentence() for reason in reasons)),
+        remedies=tuple(remedies),
+        why_not=tuple(why_not),
+    )

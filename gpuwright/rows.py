@@ -1,0 +1,175 @@
+"""The matrix's rows as values: one frozen dataclass per kind, as the YAML files spell them.
+
+`sources` says where each claim comes from; `unknown` gives the reason for every null. A method
+`faults` names what the types alone cannot: its texts continue the row's path.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+Scalar = str | int | bool
+
+
+class ClaimKind(StrEnum):
+    STATED = "stated"
+    MEASURED = "measured"
+    DERIVED = "derived"
+
+
+class Effect(StrEnum):
+    REFUSE = "refuse"
+    AVOID = "avoid"
+    WARN = "warn"
+
+
+class Device(StrEnum):
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """Where something in a row comes from, and which of the row's keys it covers."""
+
+    url: str
+    says: str
+    covers: tuple[str, ...]
+    read: str
+    kind: ClaimKind = ClaimKind.STATED
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuRow:
+    id: str
+    name: str
+    aliases: tuple[str, ...]
+    pci_ids: tuple[str, ...] | None
+    compute_capability: str
+    memory_mib: int
+    bandwidth_gb_per_s: int | None
+    nvlink: bool
+    lacks: tuple[str, ...]
+    """Precisions without tensor cores: a checkpoint or cache in them is storage only."""
+    sources: tuple[Claim, ...]
+    unknown: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CudaRow:
+    """One CUDA runtime that engines' binaries bring, and what it asks of a node."""
+
+    id: str
+    min_driver: str
+    capabilities: str
+    sources: tuple[Claim, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KvCacheDtypeRow:
+    """A KV cache element type: 32 elements take `bytes_per_32_elements` bytes."""
+
+    id: str
+    aliases: tuple[str, ...]
+    bytes_per_32_elements: int
+    sources: tuple[Claim, ...]
+    scale_bytes_per_head: int = 0
+    """Bytes for the scales of one token and head, K and V together."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuantizationSupport:
+    """Where an engine runs a weight format; below `native` it computes in 16 bits."""
+
+    releases: str
+    capabilities: str
+    native: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuantizationRow:
+    id: str
+    aliases: tuple[str, ...]
+    millibits_per_weight: int
+    """Nominal size of a weight, to order checkpoints by fidelity."""
+    engines: dict[str, QuantizationSupport]
+    sources: tuple[Claim, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class When:
+    """A hazard's conditions: all that are named must hold."""
+
+    engines: tuple[str, ...] = ()
+    build_tags: tuple[str, ...] = ()
+    capabilities: str = ""
+    device: Device | None = None
+    backends: tuple[str, ...] = ()
+    not_backends: tuple[str, ...] = ()
+    kv_cache_dtypes: tuple[str, ...] = ()
+    quantizations: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    tensor_parallel: str = ""
+    nvlink: bool | None = None
+    speculative: bool | None = None
+    experts_misfit: bool | None = None
+    """An expert's share does not divide by the checkpoint's group size."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HazardRow:
+    id: str
+    when: When
+    effect: Effect
+    because: str
+    sources: tuple[Claim, ...]
+    instead: str | None = None
+    sets: dict[str, Scalar] = field(default_factory=dict)
+    """Plan parameters that an `avoid` or `warn` changes, in neutral words."""
+    introduced: str | None = None
+    fixed: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Route:
+    """An order of engines for a workload; the first route whose conditions hold counts."""
+
+    order: tuple[str, ...]
+    because: str
+    capabilities: str = ""
+    device: Device = Device.CUDA
+    hybrid: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkloadRow:
+    id: str
+    aliases: tuple[str, ...]
+    says: str
+    context_tokens: int
+    """A plan that reaches this context beats one that does not, whatever the engine."""
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    routes: tuple[Route, ...]
+    sources: tuple[Claim, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DistroRow:
+    id: str
+    os_id: str
+    version_id: str
+    codename: str
+    glibc: str | None
+    compiler: str
+    """The C++ compiler's command, which says its version."""
+    build_packages: tuple[str, ...]
+    runtime_packages: tuple[str, ...]
+    sources: tuple[Claim, ...]
+    unknown: dict[str, str] = field(default_factory=dict)
+
+
+def hash_faults(sha256: str | None) -> Iterator[str]:
+    if sha256 is not None and (len(sha256) != 64 or set(sha256) - set("0123456789abcdef")):
+        yield ".sha256: needs 64 hexadecimal digits"

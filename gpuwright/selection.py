@@ -1,0 +1,102 @@
+"""The decision: from a host, a want and the matrix to one plan, or to why there is none.
+
+Pure: no clock, network, process or environment. The same three give the same answer.
+"""
+
+from __future__ import annotations
+
+from gpuwright.candidates import Failure, candidates
+from gpuwright.catalogue import Matrix
+from gpuwright.fitting import Candidate
+from gpuwright.host import Host
+from gpuwright.node_rules import node_reasons
+from gpuwright.pins import pinned_gpus, resolve_pins
+from gpuwright.plan import Plan, Rejection
+from gpuwright.planning import plan_of
+from gpuwright.refusals import Needs, Reason, Refusal, refuse
+from gpuwright.routing import route_for
+from gpuwright.rows import Effect
+from gpuwright.site import Site
+from gpuwright.want import Want
+
+
+def decide(host: Host, want: Want, matrix: Matrix) -> Plan | Refusal:
+    """One plan for this node, or a Refusal that names every candidate's first hard reason.
+
+    Pins in `want` are honoured or refused, never changed. With a card on the node the CPU is
+    planned only where `gpus` says none: a broken driver is a refusal, not a slow service. Raises
+    WantError where `want` names what the matrix or the node does not have.
+    """
+    pins = resolve_pins(want, matrix)
+    site = Site(host=host, want=want, pins=pins, matrix=matrix)
+    reasons = tuple(node_reasons(host, want, matrix))
+    if reasons:
+        return refuse(want.model, "this node cannot serve", reasons)
+    if want.gpus:
+        pinned_gpus(host, want)
+    fitting: list[Candidate] = []
+    failures: list[Failure] = []
+    for answer in candidates(site):
+        if isinstance(answer, Candidate):
+            fitting.append(answer)
+        else:
+            failures.append(answer)
+    if not fitting:
+        return _refusal(want, failures)
+    ranked = sorted(fitting, key=lambda candidate: _rank(site, candidate))
+    why_not = [failure.rejection for failure in failures]
+    why_not += [_lost(site, loser, ranked[0]) for loser in ranked[1:]]
+    return plan_of(site, ranked[0], tuple(why_not))
+
+
+def _refusal(want: Want, failures: list[Failure]) -> Refusal:
+    reasons: list[Reason] = [failure.reason for failure in failures]
+    if not reasons:
+        reasons = [Needs(subject="pins", needed="a build that meets them all", found="none")]
+    summary = f"no way to serve {want.model} fits this node"
+    return refuse(want.model, summary, reasons, [failure.rejection for failure in failures])
+
+
+_CRITERIA = (
+    "it cannot be applied yet",
+    "it does not reach the context that the workload asks for",
+    "its model is the lesser one by the catalogue's order",
+    "it meets a hazard that is better avoided",
+    "its engine comes later for this workload and card",
+    "its weights are expanded to 16 bits on this card",
+    "its weights are coarser",
+    "its cache dtype is coarser",
+    "it holds less context",
+    "it takes more cards for the same",
+)
+
+
+def _rank(site: Site, candidate: Candidate) -> tuple[int, ...]:
+    """What is compared, in this order, smaller first: one number per line of _CRITERIA."""
+    combination = candidate.combination
+    model, release = combination.model, combination.release
+    target = min(site.pins.workload.context_tokens, model.max_context_tokens)
+    order = route_for(site.pins.workload, combination).order
+    weights = site.matrix.quantization(combination.checkpoint.quantization)
+    return (
+        int(candidate.not_applicable is not None),
+        int(candidate.fit.max_model_len < target),
+        -model.merit,
+        sum(row.effect is Effect.AVOID and not row.sets for row in candidate.hazards),
+        order.index(release.engine) if release.engine in order else len(order),
+        int(not candidate.native),
+        -weights.millibits_per_weight,
+        release.kv_cache_dtypes.index(candidate.kv.id),
+        -candidate.fit.max_model_len,
+        len(combination.gpus),
+    )
+
+
+def _lost(site: Site, loser: Candidate, best: Candidate) -> Rejection:
+    """Why a candidate that fits is not the one: the first criterion on which it falls behind."""
+    pairs = zip(_CRITERIA, _rank(site, loser), _rank(site, best), strict=True)
+    text = next((line for line, mine, theirs in pairs if mine > theirs), None)
+    sentence = f"fits; {text or 'it is equal and stands later in the matrix'}"
+    if text == _CRITERIA[0]:
+        sentence += f": {loser.not_applicable}"
+    return Rejection(candidate=loser.label, sentence=sentence)

@@ -1,0 +1,112 @@
+"""What a decision is about: one node with its want, and one combination that may serve there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gpuwright.catalogue import Matrix
+from gpuwright.engine_rows import (
+    AttentionBackendRow,
+    BuildTagRow,
+    MemoryModel,
+    ReleaseRow,
+)
+from gpuwright.host import Gpu, Host
+from gpuwright.memory.request import GIB, MIB, DeviceMemory
+from gpuwright.model_rows import CheckpointRow, ModelRow
+from gpuwright.pins import Pins
+from gpuwright.rows import Device, KvCacheDtypeRow
+from gpuwright.want import Want
+
+_OTHERS_STEP = 256 * MIB
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Site:
+    """One node, what is wanted of it with names resolved, and the matrix."""
+
+    host: Host
+    want: Want
+    pins: Pins
+    matrix: Matrix
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Combination:
+    """A build of an engine with a checkpoint on a set of cards; empty: the CPU."""
+
+    release: ReleaseRow
+    tag: BuildTagRow
+    model: ModelRow
+    checkpoint: CheckpointRow
+    gpus: tuple[Gpu, ...] = ()
+    backend: AttentionBackendRow | None = None
+    kv: KvCacheDtypeRow | None = None
+
+    def on(self, gpus: tuple[Gpu, ...]) -> Combination:
+        return replace(self, gpus=gpus)
+
+    @property
+    def label(self) -> str:
+        """Its name for people, as far as it is chosen."""
+        text = f"{release_label(self.release, self.tag)}, {self.checkpoint.id}"
+        if self.gpus:
+            text += f", GPU {'+'.join(str(gpu.index) for gpu in self.gpus)}"
+        return text
+
+    @property
+    def device(self) -> Device:
+        return Device.CUDA if self.gpus else Device.CPU
+
+    @property
+    def capability(self) -> str | None:
+        """Compute capability of the first card; None on the CPU."""
+        return self.gpus[0].compute_capability if self.gpus else None
+
+    @property
+    def tensor_parallel_size(self) -> int:
+        return len(self.gpus) if self.gpus and splits_tensors(self.release) else 1
+
+    @property
+    def nvlink(self) -> bool:
+        """Whether every card is known to have an active link; unknown counts as no."""
+        return bool(self.gpus) and all(gpu.nvlink is True for gpu in self.gpus)
+
+    @property
+    def experts_misfit(self) -> bool:
+        """An expert's share on one card does not divide by the checkpoint's group size."""
+        group, size = self.checkpoint.group_size, self.model.architecture.expert_size
+        return bool(group and size) and size // self.tensor_parallel_size % group != 0
+
+
+def release_label(release: ReleaseRow, tag: BuildTagRow) -> str:
+    return f"{release.engine} {release.release} {tag.tag}"
+
+
+def splits_tensors(release: ReleaseRow) -> bool:
+    """Whether the engine splits tensors over cards; llama.cpp splits layers."""
+    return release.memory_model is not MemoryModel.LLAMA_CPP
+
+
+def card_bytes(gpu: Gpu) -> int:
+    """A card's memory less what others hold, in coarse steps so that plans hold still."""
+    others = -(-gpu.others_bytes // _OTHERS_STEP) * _OTHERS_STEP
+    return max(0, (gpu.total_bytes or 0) - others)
+
+
+def card_memory(gpu: Gpu) -> DeviceMemory:
+    return DeviceMemory(
+        name=f"GPU {gpu.index} ({gpu.name})",
+        total_bytes=gpu.total_bytes or 0,
+        available_bytes=card_bytes(gpu),
+    )
+
+
+def ram_memory(total_bytes: int) -> DeviceMemory:
+    """What a service may take of a node's RAM: all but an eighth, and but 1 GiB at least.
+
+    Reckoned from the total, not from what is free: a plan must not change because the service
+    that it describes is running.
+    """
+    available = max(0, total_bytes - max(GIB, total_bytes // 8))
+    return DeviceMemory(name="RAM", total_bytes=total_bytes, available_bytes=available)

@@ -1,0 +1,158 @@
+"""A strict reader from YAML to dataclasses: every fault is reported, each with its path.
+
+Field annotations are the schema: `str`, `int`, `bool`, enums, `X | None`, `tuple[X, ...]`,
+`dict[str, X]` and dataclasses. A field with a default is optional. An explicit null needs its
+reason beside it, in `unknown: {key: reason}` or, for a download, in `unpinned`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from enum import StrEnum
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_BASE):  # type: ignore[misc]
+    """PyYAML's safe loader that notes duplicate keys instead of keeping the last one."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.duplicates: list[str] = []
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            if key_node.value in seen:
+                line = key_node.start_mark.line + 1
+                self.duplicates.append(f"line {line}: key {key_node.value!r} stands twice")
+            seen.add(key_node.value)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return mapping
+
+
+def read_yaml(path: Path, label: str, faults: list[str]) -> Any:
+    """The data in the file at `path`; syntax faults and duplicate keys go to `faults`."""
+    try:
+        loader = _Loader(path.read_text(encoding="utf-8"))
+        data = loader.get_single_data()
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        faults.append(f"{label}: {' '.join(str(error).split())}")
+        return None
+    faults.extend(f"{label} {duplicate}" for duplicate in loader.duplicates)
+    return data
+
+
+@lru_cache(maxsize=128)
+def _schema(row: type) -> tuple[dict[str, Any], frozenset[str]]:
+    """The annotation of each field of `row`, and the names of those without a default."""
+    hints = typing.get_type_hints(row)
+    fields = dataclasses.fields(row)
+    required = frozenset(
+        field.name
+        for field in fields
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    )
+    return {field.name: hints[field.name] for field in fields}, required
+
+
+def read_row(row: type, data: Any, path: str, faults: list[str]) -> Any:
+    """An instance of the dataclass `row` from `data`, or None when anything in it is wrong."""
+    if not isinstance(data, dict):
+        faults.append(f"{path}: {_kind(data)} where a mapping is needed")
+        return None
+    before = len(faults)
+    hints, required = _schema(row)
+    for key in data:
+        if key not in hints:
+            near = difflib.get_close_matches(str(key), hints, n=1)
+            faults.append(f"{path}.{key}: unknown key" + (f"; {near[0]}?" if near else ""))
+    faults.extend(f"{path}.{key}: missing" for key in hints if key in required and key not in data)
+    values = {}
+    for key, hint in hints.items():
+        if key not in data:
+            continue
+        if data[key] is None and not _null_has_reason(hints, data, key):
+            faults.append(f"{path}.{key}: null without a reason")
+            continue
+        values[key] = _read(hint, data[key], f"{path}.{key}", faults)
+    if len(faults) > before:
+        return None
+    instance = row(**values)
+    check = getattr(instance, "faults", None)
+    if check is not None:
+        faults.extend(f"{path}{fault}" for fault in check())
+    return instance
+
+
+def _null_has_reason(hints: dict[str, Any], data: dict[str, Any], key: str) -> bool:
+    if "unpinned" in hints and data.get("unpinned"):
+        return True
+    reasons = data.get("unknown") if "unknown" in hints else None
+    return isinstance(reasons, dict) and bool(reasons.get(key))
+
+
+def _read(hint: Any, value: Any, path: str, faults: list[str]) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        choices = [choice for choice in arguments if choice is not types.NoneType]
+        if value is None and len(choices) < len(arguments):
+            return None
+        if len(choices) == 1:
+            return _read(choices[0], value, path, faults)
+        if type(value) in choices:
+            return value
+        faults.append(f"{path}: {_kind(value)} where {' or '.join(c.__name__ for c in choices)}")
+        return None
+    if origin is tuple:
+        if not isinstance(value, list):
+            faults.append(f"{path}: {_kind(value)} where a list is needed")
+            return None
+        return tuple(
+            _read(arguments[0], item, f"{path}[{index}]", faults)
+            for index, item in enumerate(value)
+        )
+    if origin is dict:
+        if not isinstance(value, dict):
+            faults.append(f"{path}: {_kind(value)} where a mapping is needed")
+            return None
+        return {
+            _read(str, key, f"{path}.{key}", faults): _read(
+                arguments[1], item, f"{path}.{key}", faults
+            )
+            for key, item in value.items()
+        }
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return read_row(hint, value, path, faults)
+    return _read_scalar(hint, value, path, faults)
+
+
+def _read_scalar(hint: type, value: Any, path: str, faults: list[str]) -> Any:
+    if issubclass(hint, StrEnum):
+        words = [member.value for member in hint]
+        if value in words:
+            return hint(value)
+        near = difflib.get_close_matches(str(value), words, n=1)
+        faults.append(
+            f"{path}: {value!r} is none of {', '.join(words)}" + (f"; {near[0]}?" if near else "")
+        )
+        return None
+    if type(value) is hint:
+        return value
+    if hint is str and value is not None and not isinstance(value, (list, dict)):
+        faults.append(f"{path}: {value!r} must be quoted, YAML reads it as {_kind(value)}")
+    else:
+        faults.append(f"{path}: {_kind(value)} where {hint.__name__} is needed")
+    return None
+
+
+def _kind(value: Any) -> str:
+    return "null" if value is None else f"{type(value).__name__}"

@@ -1,0 +1,3 @@
+"""The default inventory: this machine, with the best catalogue model that fits it."""
+
+hosts = [("@local", {"gpuwright": {"model": "auto"}})]

@@ -1,0 +1,210 @@
+"""What differs: each kind of drift has its own answer, and a node that serves has none."""
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpuwright.converge import PLAN_VARIABLE, Changes, Expected, changes, directories
+from gpuwright.layout import Layout
+from tests.unit.plans import FILE, PLAN
+
+LAYOUT = Layout()
+ENGINE = "/opt/gpuwright/engines/llama.cpp-b1-k"
+BINARY = f"{ENGINE}/bin/llama-server"
+MODEL = f"{LAYOUT.checkpoint_dir(PLAN.checkpoint)}/{FILE.path}"
+KEY_FILE = LAYOUT.environment_path("llm")
+STARTED = 1000.0
+
+EXPECTED = Expected(
+    layout=LAYOUT,
+    plan=PLAN,
+    engine_dir=ENGINE,
+    engine_files=("bin/llama-server",),
+    unit=f'[Service]\nEnvironment="{PLAN_VARIABLE}=abc"\n',
+    secret_names=("LLAMA_API_KEY",),
+    build_packages=("cmake",),
+    runtime_packages=("libgomp1",),
+    start_timeout_seconds=120,
+)
+
+
+def _file(text: str | None = None, **changed: Any) -> dict[str, Any]:
+    entry = {
+        "type": "file",
+        "mode": "0644",
+        "owner": "root",
+        "group": "root",
+        "size": 1000,
+        "mtime_ns": 5,
+        "inode": 7,
+        "sha256": None if text is None else hashlib.sha256(text.encode()).hexdigest(),
+    }
+    return entry | changed
+
+
+def _serving() -> dict[str, Any]:
+    """The document of a node that serves the plan."""
+    stamp = {"bytes": 1000, "sha256": FILE.sha256, "mtime_ns": 5, "inode": 7}
+    files: dict[str, Any] = {
+        row.path: _file(type="dir", mode=row.mode) for row in directories(LAYOUT)
+    }
+    files |= {
+        BINARY: _file(),
+        MODEL: _file(),
+        KEY_FILE: _file(mode="0600", variables=["LLAMA_API_KEY"]),
+        EXPECTED.unit_path: _file(EXPECTED.unit),
+        EXPECTED.record_path: _file(EXPECTED.record),
+    }
+    return {
+        "time": 2000.0,
+        "packages": {"libgomp1": "1", "cmake": None},
+        "gpus": {"devices": []},
+        "ours": {
+            "user": {"name": "gpuwright"},
+            "files": files,
+            "stamps": {
+                f"{ENGINE}/gpuwright.json": {"files": {"bin/llama-server": dict(stamp)}},
+                f"{LAYOUT.checkpoint_dir(PLAN.checkpoint)}/gpuwright.json": {
+                    "files": {FILE.path: stamp}
+                },
+            },
+            "service": {
+                "active": "active",
+                "enabled": "enabled",
+                "need_daemon_reload": False,
+                "main_pid": 42,
+                "pids": [42],
+                "started_at": STARTED,
+                "environment": {PLAN_VARIABLE: "abc"},
+                "health": {"status": 200, "models_status": 200, "models": ["Tiny"], "error": None},
+            },
+        },
+    }
+
+
+def _changed(change: Callable[[dict[str, Any]], object]) -> Changes:
+    document = copy.deepcopy(_serving())
+    change(document)
+    return changes(EXPECTED, document)
+
+
+def _named(found: Changes) -> set[str]:
+    return {name for name in Changes.__dataclass_fields__ if getattr(found, name)}
+
+
+def _files(document: dict[str, Any]) -> dict[str, Any]:
+    files: dict[str, Any] = document["ours"]["files"]
+    return files
+
+
+def _service(document: dict[str, Any]) -> dict[str, Any]:
+    service: dict[str, Any] = document["ours"]["service"]
+    return service
+
+
+def test_nothing_is_to_be_done_on_a_node_that_serves_the_plan() -> None:
+    assert changes(EXPECTED, _serving()) == Changes()
+    assert Changes().reasons() == ()
+
+
+def test_everything_is_to_be_done_on_a_bare_node() -> None:
+    document = _serving()
+    document["packages"] = {}
+    document["ours"] = {"user": None, "files": {}, "stamps": {}, "service": None}
+    found = changes(EXPECTED, document)
+    assert _named(found) == set(Changes.__dataclass_fields__) - {"environment_mode"}
+    assert found.packages == ("libgomp1", "cmake")
+    assert len(found.reasons()) == len(_named(found)) - 1 + len(directories(LAYOUT))
+
+
+RESTARTED = {"restart", "gate"}
+
+
+@pytest.mark.parametrize(
+    ("what", "change", "names"),
+    [
+        ("unit edited", lambda d: _files(d)[EXPECTED.unit_path].update(sha256="0"),
+         {"unit", "reload"} | RESTARTED),
+        ("unit gone", lambda d: _files(d).update({EXPECTED.unit_path: None}),
+         {"unit", "reload"} | RESTARTED),
+        ("unit edited on disk and read", lambda d: _service(d).update(need_daemon_reload=True),
+         {"reload"}),
+        ("stopped", lambda d: _service(d).update(active="inactive"), RESTARTED),
+        ("failed", lambda d: _service(d).update(active="failed"), RESTARTED),
+        ("disabled", lambda d: _service(d).update(enabled="disabled"), {"enable"}),
+        ("key file readable", lambda d: _files(d)[KEY_FILE].update(mode="0644"),
+         {"environment_mode"}),
+        ("key file not root's", lambda d: _files(d)[KEY_FILE].update(owner="me"),
+         {"environment_mode"}),
+        ("key gone", lambda d: _files(d)[KEY_FILE].update(variables=[]),
+         {"environment"} | RESTARTED),
+        ("key changed", lambda d: _service(d)["health"].update(models_status=401), RESTARTED),
+        ("model truncated", lambda d: _files(d)[MODEL].update(size=10), {"fetch"} | RESTARTED),
+        ("model touched", lambda d: _files(d)[MODEL].update(mtime_ns=6), {"fetch"} | RESTARTED),
+        ("model replaced", lambda d: _files(d)[MODEL].update(inode=8), {"fetch"} | RESTARTED),
+        ("model gone", lambda d: _files(d).pop(MODEL), {"fetch"} | RESTARTED),
+        ("model's hash wrong", lambda d: _files(d)[MODEL].update(sha256="b" * 64),
+         {"fetch"} | RESTARTED),
+        ("model's stamp gone", lambda d: d["ours"]["stamps"].popitem(), {"fetch"} | RESTARTED),
+        ("model is a link", lambda d: _files(d)[MODEL].update(type="link"),
+         {"fetch"} | RESTARTED),
+        ("build gone", lambda d: _files(d).pop(BINARY), {"build", "packages"} | RESTARTED),
+        ("build replaced", lambda d: _files(d)[BINARY].update(inode=8),
+         {"build", "packages"} | RESTARTED),
+        ("older plan runs", lambda d: _service(d)["environment"].update({PLAN_VARIABLE: "old"}),
+         RESTARTED),
+        ("still loading", lambda d: _service(d).update(
+            started_at=1990.0, health={"status": 503, "models_status": None, "models": None}),
+         {"gate"}),
+        ("does not answer for long", lambda d: _service(d)["health"].update(status=None),
+         RESTARTED),
+        ("serves another model", lambda d: _service(d)["health"].update(models=["Other"]),
+         RESTARTED),
+        ("record gone", lambda d: _files(d).pop(EXPECTED.record_path), {"record"}),
+        ("directory open", lambda d: _files(d)[LAYOUT.environments].update(mode="0755"),
+         {"directories"}),
+        ("user gone", lambda d: d["ours"].update(user=None), {"user"}),
+        ("library gone", lambda d: d["packages"].update(libgomp1=None), {"packages"}),
+    ],
+)  # fmt: skip
+def test_drift_is_answered_with_exactly_what_it_needs(
+    what: str, change: Callable[[dict[str, Any]], object], names: set[str]
+) -> None:
+    assert _named(_changed(change)) == names, what
+
+
+def test_file_newer_than_the_process_restarts_it_even_when_a_killed_run_installed_it() -> None:
+    def renewed(document: dict[str, Any]) -> None:
+        _files(document)[MODEL]["mtime_ns"] = int(1500e9)
+        document["ours"]["stamps"][f"{LAYOUT.checkpoint_dir(PLAN.checkpoint)}/gpuwright.json"][
+            "files"
+        ][FILE.path]["mtime_ns"] = int(1500e9)
+
+    assert _named(_changed(renewed)) == RESTARTED
+
+
+def test_record_holds_no_figure_that_moves_by_itself() -> None:
+    record = json.loads(EXPECTED.record)
+    assert "memory" not in record
+    assert "reasons" not in record
+    assert record["files"] == {FILE.path: FILE.sha256}
+
+
+def test_service_off_its_gpus_is_not_serving() -> None:
+    from dataclasses import replace
+
+    from gpuwright.plan import PlannedGpu
+
+    gpu = PlannedGpu(uuid="GPU-1", index=0, name="card", compute_capability="8.6")
+    on_gpu = replace(EXPECTED, plan=replace(PLAN, gpus=(gpu,)))
+    document = _serving()
+    document["ours"]["files"][on_gpu.record_path] = _file(on_gpu.record)
+    device = {"uuid": "GPU-1", "processes": [{"pid": 42}]}
+    document["gpus"]["devices"] = [device]
+    assert changes(on_gpu, document) == Changes()
+    device["processes"] = [{"pid": 43}]
+    assert _named(changes(on_gpu, document)) == RESTARTED
