@@ -14,13 +14,13 @@ from gpuwright.engine_rows import BuildTagRow, MemoryModel, ReleaseRow
 from gpuwright.fitting import Candidate, best_cache
 from gpuwright.host import Gpu
 from gpuwright.memory.request import GIB
-from gpuwright.model_rows import CheckpointRow
+from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.node_rules import disk_reason
 from gpuwright.pins import pinned_gpus
 from gpuwright.plan import Rejection
 from gpuwright.refusals import Needs, Reason, Unlisted
 from gpuwright.rows import Device
-from gpuwright.site import Combination, Site, card_bytes, release_label, splits_tensors
+from gpuwright.site import Combination, Site, card_memory, release_label, splits_tensors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +53,19 @@ class Superseded:
         return None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CpuNotAsked:
+    """A card is there, and nobody said that the CPU is to serve beside it."""
+
+    row: str | None = None
+
+    def sentence(self) -> str:
+        return "a card is there: the CPU serves only where `gpus` says none"
+
+    def remedy(self) -> str | None:
+        return "`gpus: none` to serve on the CPU"
+
+
 def candidates(site: Site) -> Iterator[Candidate | Failure]:
     """All of them, in the matrix's order; of each engine only the newest build that runs."""
     current: dict[tuple[str, Device], str] = {}
@@ -70,22 +83,13 @@ def candidates(site: Site) -> Iterator[Candidate | Failure]:
                 continue
             current[(release.engine, tag.device)] = label
             for model in site.pins.models:
-                for checkpoint in site.pins.checkpoints(model):
-                    combination = Combination(
-                        release=release, tag=tag, model=model, checkpoint=checkpoint
-                    )
-                    yield from _of_checkpoint(site, combination)
+                yield from _of_model(site, release, tag, model)
 
 
 def _release_reason(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Reason | None:
     host, want = site.host, site.want
     if tag.device is Device.CPU and host.has_card and not want.cpu_only:
-        return Needs(
-            subject="CPU",
-            needed="`gpus: none`, since a card is there",
-            found="no such wish",
-            help="`gpus: none` to serve on the CPU",
-        )
+        return CpuNotAsked()
     if tag.device is Device.CUDA and want.cpu_only:
         return Needs(subject="device", needed="an NVIDIA GPU", found="`gpus: none`")
     if tag.device is Device.CUDA and not host.gpus:
@@ -101,15 +105,27 @@ def _release_reason(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Reason
     return reason
 
 
+def _of_model(
+    site: Site, release: ReleaseRow, tag: BuildTagRow, model: ModelRow
+) -> Iterator[Candidate | Failure]:
+    meant = [row for row in site.pins.checkpoints(model) if _meant_for(release, row)]
+    if not meant and not site.pins.auto_model:
+        formats = {row.format for row in site.pins.checkpoints(model)}
+        reason = Needs(
+            subject=site.pins.checkpoint.id if site.pins.checkpoint else model.id,
+            needed=f"a checkpoint that {release.engine} loads ({', '.join(release.formats)})",
+            found=", ".join(sorted(formats)),
+            row=model.id,
+        )
+        yield Failure(label=release_label(release, tag), reason=reason)
+    for checkpoint in meant:
+        yield from _of_checkpoint(
+            site, Combination(release=release, tag=tag, model=model, checkpoint=checkpoint)
+        )
+
+
 def _of_checkpoint(site: Site, combination: Combination) -> Iterator[Candidate | Failure]:
     release, checkpoint = combination.release, combination.checkpoint
-    if not _meant_for(release, checkpoint):
-        # Nobody asked for such a pair unless both halves were pinned.
-        if site.pins.engine is not None or site.pins.checkpoint is not None:
-            reason = compat.served(release, checkpoint)
-            assert reason is not None
-            yield Failure(label=combination.label, reason=reason)
-        return
     reason = compat.first(
         (
             compat.served(release, checkpoint),
@@ -150,7 +166,8 @@ def _device_sets(site: Site, combination: Combination) -> Iterator[tuple[Gpu, ..
     if want.gpus is not None:
         yield cards
         return
-    by_room = sorted(cards, key=lambda gpu: (-card_bytes(gpu), gpu.index))
+    room = {gpu.uuid: card_memory(gpu, site.matrix).available_bytes for gpu in cards}
+    by_room = sorted(cards, key=lambda gpu: (-room[gpu.uuid], gpu.index))
     if not splits_tensors(combination.release):
         if want.tensor_parallel_size in (None, 1):
             yield (by_room[0],)

@@ -88,7 +88,14 @@ class Matrix:
                 return row
         raise KeyError(f"{engine} {release}")
 
-    def distro(self, host: Host) -> DistroRow | None:
+    def distro(self, host: Host) -> DistroRow:
+        """As `find_distro`, for a node that has a plan; KeyError for an unlisted one."""
+        row = self.find_distro(host)
+        if row is None:
+            raise KeyError(f"{host.os_id} {host.os_version}")
+        return row
+
+    def find_distro(self, host: Host) -> DistroRow | None:
         """The row of the node's distribution and its release, or None for an unlisted one."""
         for row in self.distros:
             if (row.os_id, row.version_id) == (host.os_id, host.os_version):

@@ -93,19 +93,8 @@ def toolkit(gpu: Gpu, tag: BuildTagRow, matrix: Matrix) -> Reason | None:
 
 
 def served(release: ReleaseRow, checkpoint: CheckpointRow) -> Reason | None:
-    """The engine loads the checkpoint's format, and this release knows the model."""
-    if checkpoint.format not in release.formats:
-        return Needs(
-            subject=checkpoint.id,
-            needed=f"an engine for {checkpoint.format}",
-            found=f"{release.engine}, which loads {', '.join(release.formats)}",
-            row=checkpoint.id,
-        )
-    releases = checkpoint.engines.get(release.engine)
-    if releases is None:
-        return Unlisted(
-            subject=f"{checkpoint.id} under {release.engine}", file="models.yaml", row=checkpoint.id
-        )
+    """This release knows the checkpoint's model and layout."""
+    releases = checkpoint.engines[release.engine]
     if within(release.release, releases):
         return None
     return Needs(

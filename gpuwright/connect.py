@@ -115,7 +115,7 @@ class Connection:
         }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def configure(parser: argparse.ArgumentParser) -> None:
     """The arguments of `gpuwright connect`."""
     parser.add_argument("host", help="an ssh destination: name, address or user@name")
     parser.add_argument("--service", default="llm", help="which service of the node (default: llm)")

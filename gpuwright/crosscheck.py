@@ -8,6 +8,9 @@ from gpuwright.catalogue import Matrix, Named
 from gpuwright.rows import HazardRow
 from gpuwright.versions import check_range, parse_version
 
+HAZARD_PARAMETERS = frozenset({"prefix_caching", "eager", "custom_all_reduce", "nccl_peer_access"})
+"""Plan parameters that a hazard may set: those that launch.py turns into flags."""
+
 
 def cross_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
     """Every such fault of `matrix`, each with the path that `labels` has for its row."""
@@ -108,6 +111,7 @@ def _hazard_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
             yield from _dangling(f"{path}.when.{key}", getattr(row.when, key), words)
         yield from _range(f"{path}.when.capabilities", row.when.capabilities)
         yield from _range(f"{path}.when.tensor_parallel", row.when.tensor_parallel)
+        yield from _dangling(f"{path}.sets", row.sets, HAZARD_PARAMETERS)
         yield from _bounds(path, row)
 
 

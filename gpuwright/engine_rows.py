@@ -24,7 +24,7 @@ class ArchiveRow:
     kind: str
     filename: str
     subdir: str
-    """Directory in the archive that holds the top CMakeLists.txt."""
+    """Directory that holds the top CMakeLists.txt, below the archive's own top directory."""
     sha256: str | None
     bytes: int | None = None
     project: str | None = None
@@ -72,6 +72,12 @@ class BuildRow:
     def archive(self) -> ArchiveRow:
         """The first source whose hash is known: the only kind that is installed from."""
         return next(source for source in self.sources if source.sha256 is not None)
+
+    @property
+    def archive_sha256(self) -> str:
+        sha256 = self.archive.sha256
+        assert sha256 is not None
+        return sha256
 
     @property
     def source_subdir(self) -> str:

@@ -80,7 +80,7 @@ def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates
         layout=layout,
         plan=plan,
         engine_dir=engine_dir,
-        engine_files=(f"bin/{build.target}",),
+        engine_files=(f"bin/{build.recipe.target}",),
         unit=render_unit(
             plan=plan,
             launch=start,
@@ -106,7 +106,7 @@ def _build(release: ReleaseRow, build_tag: str, distro: DistroRow, node: Host) -
     arguments = (*recipe.cmake_args, *tag.cmake_args, *cpu_args(recipe.cpu_options, node.cpu_flags))
     return Build(
         key=content_key(
-            archive_sha256=archive.sha256,
+            archive_sha256=archive.sha256 or "",
             cmake_args=arguments,
             compiler=distro.compiler,
             platform=f"{distro.id}-{node.architecture}",
@@ -160,6 +160,6 @@ def gate_spec(wanted: Wanted) -> dict[str, Any]:
         "served_model_name": plan.served_model_name,
         "env_file": expected.environment_path,
         "deadline_seconds": expected.start_timeout_seconds,
-        "prompt": "Say hello in one short sentence.",
+        "prompt": "What is the capital of France? Answer in one sentence.",
         "gpu_uuids": [gpu.uuid for gpu in plan.gpus],
     }

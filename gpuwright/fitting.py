@@ -140,8 +140,28 @@ def _backend(
             return rows[name]
         reasons.append(reason)
     if reasons:
-        return reasons[0]
+        return _with_help(reasons[0], site, combination, kv)
     return Unlisted(subject=f"attention backends of {release.engine} here", file="engines/")
+
+
+def _with_help(reason: Reason, site: Site, combination: Combination, kv: KvCacheDtypeRow) -> Reason:
+    """`reason` with a backend that the engine does not take by itself and that would fit."""
+    if site.pins.attention_backend is not None or not isinstance(reason, Needs):
+        return reason
+    for row in site.matrix.backends(combination.release.engine):
+        if all(
+            compat.backend(
+                row,
+                release=combination.release,
+                model=combination.model,
+                capability=capability,
+                kv=kv,
+            )
+            is None
+            for capability in [gpu.compute_capability for gpu in combination.gpus] or [None]
+        ):
+            return replace(reason, help=f"attention_backend {row.backend} under {row.engine}")
+    return reason
 
 
 def _backend_order(site: Site, combination: Combination) -> tuple[str, ...]:
@@ -166,7 +186,7 @@ def _memory_request(
     if not splits_tensors(combination.release):
         slots = min(slots, MAX_SLOTS)
     if combination.gpus:
-        devices = tuple(card_memory(gpu) for gpu in combination.gpus)
+        devices = tuple(card_memory(gpu, site.matrix) for gpu in combination.gpus)
     elif host.memory_total_bytes is None:
         return Needs(subject="RAM", needed="a size", found="unknown")
     else:

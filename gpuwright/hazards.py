@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuwright.catalogue import Matrix
+from gpuwright.memory.request import MIB
 from gpuwright.rows import HazardRow, When
 from gpuwright.site import Combination
 from gpuwright.versions import at_least, within
@@ -44,6 +45,11 @@ def _meets(when: When, combination: Combination, speculative: bool) -> bool:
         return False
     capability = combination.capability
     if when.capabilities and (capability is None or not within(capability, when.capabilities)):
+        return False
+    if when.card_below_mib is not None and not (
+        combination.gpus
+        and min(gpu.total_bytes or 0 for gpu in combination.gpus) < when.card_below_mib * MIB
+    ):
         return False
     size = str(combination.tensor_parallel_size)
     if when.tensor_parallel and not within(size, when.tensor_parallel):

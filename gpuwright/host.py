@@ -5,6 +5,7 @@ Unknown values are None and stay None; a document that the probe cannot have wri
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +15,16 @@ from gpuwright.refusals import HostError
 SCHEMA = 1
 GPU_STATUSES = ("ok", "no_gpu", "no_driver", "driver_mismatch", "gpu_lost", "unreadable")
 _REQUIRED = object()
+_VERSION = re.compile(r"\d+(?:\.\d+)*", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
-    """A card the driver answers for. `others_bytes` is what processes that are not ours hold."""
+    """A card the driver answers for.
+
+    `others_bytes` is what processes that are not ours hold; `unexplained_bytes` is what else is in
+    use while no service of ours runs: the driver's own reserve, a desktop, a zombie.
+    """
 
     index: int
     uuid: str
@@ -27,6 +33,7 @@ class Gpu:
     compute_capability: str | None
     total_bytes: int | None
     others_bytes: int
+    unexplained_bytes: int
     nvlink: bool | None = None
 
 
@@ -99,7 +106,7 @@ class Host:
             uid=root.get("uid", int),
             gpu_status=status,
             gpu_detail=gpus.get("detail", str) or "",
-            driver_version=gpus.get("driver_version", str),
+            driver_version=gpus.version("driver_version"),
             gpus=tuple(_gpu(entry, service) for entry in gpus.children("devices")),
             pci_vendors=tuple(
                 (entry.get("id", str) or "").split(":")[0] for entry in gpus.children("pci")
@@ -108,11 +115,11 @@ class Host:
             os_version=system.get("version_id", str),
             os_name=system.get("name", str, None),
             architecture=system.get("architecture", str),
-            glibc=root.get("glibc", str),
-            python=python.get("version", str),
+            glibc=root.version("glibc"),
+            python=python.version("version"),
             cpu_model=cpu.get("model", str),
             cpu_threads=cpu.get("threads", int),
-            cpu_flags=frozenset(cpu.get("flags", list) or ()),
+            cpu_flags=frozenset(str(flag) for flag in cpu.get("flags", list) or ()),
             memory_total_bytes=memory.get("total_bytes", int),
             memory_available_bytes=memory.get("available_bytes", int),
             systemd_running=bool(systemd.get("running", bool)),
@@ -133,24 +140,38 @@ class Host:
 class _Reader:
     """A mapping in the document with its path; every fault becomes one sentence."""
 
-    def __init__(self, value: object, path: str) -> None:
+    def __init__(self, value: object, path: str, *, unknown: bool = False) -> None:
         if not isinstance(value, Mapping):
             raise HostError(f"{path or 'document'}: needs a mapping, found {type(value).__name__}")
         self.value = value
         self.path = path
+        self.unknown = unknown
 
     def at(self, key: str) -> str:
         return f"{self.path}.{key}" if self.path else key
 
     def get(self, key: str, kind: type, default: Any = _REQUIRED) -> Any:
-        value = self.value.get(key, default)
+        value = self.value.get(key, None if self.unknown else default)
         if value is _REQUIRED:
             raise HostError(f"{self.at(key)}: missing")
         if value is None or (isinstance(value, kind) and (kind is bool) == (type(value) is bool)):
             return value
         raise HostError(f"{self.at(key)}: needs {kind.__name__}, found {type(value).__name__}")
 
+    def version(self, key: str) -> str | None:
+        """The leading numbers of a version: Python's own may end in `rc1` or `+`."""
+        text = self.get(key, str)
+        if text is None:
+            return None
+        match = _VERSION.match(text)
+        if match is None:
+            raise HostError(f"{self.at(key)}: {text!r} is not a version")
+        return match[0]
+
     def child(self, key: str) -> _Reader:
+        """The mapping at `key`; where it is null, everything in it is unknown."""
+        if self.value.get(key, _REQUIRED) is None:
+            return _Reader({}, self.at(key), unknown=True)
         return _Reader(self.value.get(key), self.at(key))
 
     def children(self, key: str) -> list[_Reader]:
@@ -178,17 +199,18 @@ def _gpu(entry: _Reader, service: Service | None) -> Gpu:
             ours += used
         else:
             others += used
+    unexplained = 0
     if total is not None and free is not None and not running:
-        # What no process admits to, a desktop or a zombie, is taken all the same.
-        others = max(others, total - free - ours)
+        unexplained = max(0, total - free - ours - others)
     return Gpu(
         index=index,
         uuid=uuid,
         pci_id=entry.get("pci_id", str),
         name=name or "unnamed card",
-        compute_capability=entry.get("compute_capability", str),
+        compute_capability=entry.version("compute_capability"),
         total_bytes=total,
         others_bytes=others,
+        unexplained_bytes=unexplained,
         nvlink=entry.get("nvlink", bool, None),
     )
 
@@ -198,13 +220,15 @@ def _service(root: _Reader) -> Service | None:
     if ours.value.get("service") is None:
         return None
     service = ours.child("service")
+    main = service.get("main_pid", int)
     return Service(
         unit=service.get("unit", str) or "",
         active=service.get("active", str) in ("active", "activating", "reloading"),
         pids=frozenset(
-            (service.get("main_pid", int) or 0, *(service.get("pids", list, None) or ()))
-        )
-        - {0},
+            pid
+            for pid in (main, *(service.get("pids", list, None) or ()))
+            if isinstance(pid, int) and pid > 0
+        ),
     )
 
 

@@ -16,7 +16,6 @@ _VLLM_BACKENDS = {
 }
 _VLLM_DTYPES = {"bf16": "bfloat16", "f16": "float16"}
 _SGLANG_DTYPES = {"bf16": "bfloat16"}
-_TENSORRT_DTYPES = {"bf16": "auto", "fp8_e4m3": "fp8"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,8 +53,6 @@ def _llama_cpp(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> 
         str(plan.max_num_seqs),
         "--threads",
         str(parameters["threads"]),
-        "--n-gpu-layers",
-        str(parameters["gpu_layers"]),
         "--flash-attn",
         str(parameters["flash_attention"]),
         "--cache-type-k",
@@ -72,6 +69,9 @@ def _llama_cpp(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> 
         "--no-ui",
         "--offline",
     ]
+    if plan.gpus:
+        # A build without CUDA would answer this flag with a warning about a missing GPU.
+        argv += ["--n-gpu-layers", str(parameters["gpu_layers"])]
     if "tensor_split" in parameters:
         argv += ["--split-mode", "layer", "--tensor-split", str(parameters["tensor_split"])]
     return Launch(
@@ -196,10 +196,13 @@ def _card_environment(plan: Plan) -> dict[str, str]:
     """Cards by UUID, since their order differs between tools and boots."""
     if not plan.gpus:
         return {}
-    return {
+    environment = {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in plan.gpus),
     }
+    if plan.parameters.get("nccl_peer_access") is False:
+        environment["NCCL_P2P_DISABLE"] = "1"
+    return environment
 
 
 _ENGINES: dict[str, Callable[[Plan, Layout, str, str], Launch]] = {

@@ -38,9 +38,10 @@ def node_reasons(host: Host, want: Want, matrix: Matrix) -> Iterator[Reason]:
             help="a connection as root, or sudo for this host",
         )
     if not host.systemd_running:
-        found = f"none ({host.virtualization})" if host.virtualization else "another program"
+        inside = host.virtualization not in (None, "none")
+        found = "another program" + (f" ({host.virtualization})" if inside else "")
         yield Needs(subject="process 1", needed="systemd", found=found)
-    if matrix.distro(host) is None:
+    if matrix.find_distro(host) is None:
         name = host.os_name or f"{host.os_id or 'unknown'} {host.os_version or ''}".strip()
         yield Unlisted(subject=name, file="distros.yaml")
     if host.python is None or not at_least(host.python, MIN_PYTHON):
@@ -81,7 +82,7 @@ def _overlap(listening: str, wanted: str) -> bool:
     if listening == wanted:
         return True
     try:
-        found, asked = ip_address(listening.split("%")[0] or "0.0.0.0"), ip_address(wanted)
+        found, asked = ip_address(listening.split("%")[0]), ip_address(wanted)
     except ValueError:
         return True
     # A wildcard of IPv6 takes the IPv4 port too, unless the program opted out: not visible to us.

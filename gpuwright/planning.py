@@ -96,11 +96,12 @@ def _reasons(site: Site, best: Candidate) -> Iterator[str]:
     weights = chosen.checkpoint.quantization
     if pins.checkpoint is not None:
         yield f"{chosen.checkpoint.id}: pinned"
-    elif chosen.gpus:
-        how = "native to this card" if best.native else "expanded to 16 bits on this card"
-        yield f"{weights} weights: the finest that fit with enough context, {how}"
-    else:
+    elif not chosen.gpus:
         yield f"{weights} weights: the finest that fit with enough context"
+    elif best.native:
+        yield f"{weights} weights: the finest that this card computes and that fit"
+    else:
+        yield f"{weights} weights: the finest that fit, expanded to 16 bits on this card"
     lossless = release.kv_cache_dtypes[0]
     if pins.kv_cache_dtype is not None:
         yield f"{best.kv.id} cache: pinned"

@@ -123,17 +123,22 @@ class OutOfMemory:
     available_bytes: int
     what: str
     largest_context_tokens: int | None = None
+    others_bytes: int = 0
+    """What other processes hold of the device."""
     row: str | None = None
 
     def sentence(self) -> str:
+        held = f", {gib(self.others_bytes)} held by others" if self.others_bytes else ""
         return (
             f"{self.where}: {self.what} needs {gib(self.needed_bytes)}, "
-            f"{gib(self.available_bytes)} can be had"
+            f"{gib(self.available_bytes)} can be had{held}"
         )
 
     def remedy(self) -> str | None:
         if self.largest_context_tokens:
             return f"max_model_len of at most {self.largest_context_tokens:,} tokens"
+        if self.needed_bytes <= self.available_bytes + self.others_bytes:
+            return f"{self.where} without the {gib(self.others_bytes)} that others hold"
         return None
 
 
@@ -208,7 +213,7 @@ class Unlisted:
         return f"{self.subject}: unknown, no row in {self.file}"
 
     def remedy(self) -> str | None:
-        return f"a row for it in {self.file}"
+        return f"a row for {self.subject} in {self.file}" if self.file.endswith(".yaml") else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

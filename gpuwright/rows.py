@@ -4,11 +4,13 @@
 `faults` names what the types alone cannot: its texts continue the row's path.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 Scalar = str | int | bool
+_DATE = re.compile(r"20\d\d-[01]\d-[0-3]\d", re.ASCII)
 
 
 class ClaimKind(StrEnum):
@@ -38,6 +40,12 @@ class Claim:
     read: str
     kind: ClaimKind = ClaimKind.STATED
 
+    def faults(self) -> Iterator[str]:
+        if not self.url.startswith("https://"):
+            yield f".url: {self.url!r} does not begin with https://"
+        if not _DATE.fullmatch(self.read):
+            yield f".read: {self.read!r} is not a date such as 2026-11-30"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuRow:
@@ -47,6 +55,8 @@ class GpuRow:
     pci_ids: tuple[str, ...] | None
     compute_capability: str
     memory_mib: int
+    visible_mib: int | None
+    """What CUDA sees of it when nothing runs: the driver keeps the rest."""
     bandwidth_gb_per_s: int | None
     nvlink: bool
     lacks: tuple[str, ...]
@@ -113,6 +123,8 @@ class When:
     tensor_parallel: str = ""
     nvlink: bool | None = None
     speculative: bool | None = None
+    card_below_mib: int | None = None
+    """The smallest card is labelled with less memory than this."""
     experts_misfit: bool | None = None
     """An expert's share does not divide by the checkpoint's group size."""
 

@@ -19,6 +19,8 @@ from gpuwright.rows import Device, KvCacheDtypeRow
 from gpuwright.want import Want
 
 _OTHERS_STEP = 256 * MIB
+VISIBLE_PERCENT = 98
+"""Share of a card that CUDA sees where its row does not say: 23.57 of 24 GiB was measured."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,17 +90,24 @@ def splits_tensors(release: ReleaseRow) -> bool:
     return release.memory_model is not MemoryModel.LLAMA_CPP
 
 
-def card_bytes(gpu: Gpu) -> int:
-    """A card's memory less what others hold, in coarse steps so that plans hold still."""
-    others = -(-gpu.others_bytes // _OTHERS_STEP) * _OTHERS_STEP
-    return max(0, (gpu.total_bytes or 0) - others)
+def card_memory(gpu: Gpu, matrix: Matrix) -> DeviceMemory:
+    """A card's memory: what CUDA sees of it, less what others hold.
 
-
-def card_memory(gpu: Gpu) -> DeviceMemory:
+    Use by others counts in coarse steps, and the driver's own reserve never, so that a plan holds
+    still whether or not the service that it describes is running.
+    """
+    total, row = gpu.total_bytes or 0, matrix.gpu(gpu)
+    visible = total * VISIBLE_PERCENT // 100
+    if row is not None and row.visible_mib is not None:
+        visible = min(total, row.visible_mib * MIB)
+    reserve = total - visible + _OTHERS_STEP
+    others = gpu.others_bytes + max(0, gpu.unexplained_bytes - reserve)
+    others = -(-others // _OTHERS_STEP) * _OTHERS_STEP
     return DeviceMemory(
         name=f"GPU {gpu.index} ({gpu.name})",
-        total_bytes=gpu.total_bytes or 0,
-        available_bytes=card_bytes(gpu),
+        total_bytes=visible,
+        available_bytes=max(0, visible - others),
+        others_bytes=others,
     )
 
 

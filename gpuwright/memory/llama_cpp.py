@@ -108,6 +108,7 @@ def fit(request: MemoryRequest) -> Fit | OutOfMemory:
                 where=device.name,
                 needed_bytes=memory.needed_bytes * 51 // 50,
                 available_bytes=device.available_bytes,
+                others_bytes=device.others_bytes,
                 what=f"weights, buffers and {slots} x {tokens:,} tokens",
                 largest_context_tokens=_largest_context(request, terms),
             )
@@ -120,7 +121,6 @@ def fit(request: MemoryRequest) -> Fit | OutOfMemory:
                     str(each.available_bytes // MIB) for each in request.devices
                 )
         else:
-            parameters["gpu_layers"] = "0"
             parameters["prompt_cache_mib"] = prompt_cache // MIB
         return Fit(
             memory=memory,

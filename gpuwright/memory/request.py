@@ -26,6 +26,7 @@ class DeviceMemory:
     name: str
     total_bytes: int
     available_bytes: int
+    others_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

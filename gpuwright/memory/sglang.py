@@ -9,14 +9,16 @@ from __future__ import annotations
 from math import ceil
 
 from gpuwright.memory.layers import kv_bytes_per_token, linear_state_bytes
-from gpuwright.memory.request import Fit, MemoryRequest, largest, tight
-from gpuwright.memory.vllm import activation_bytes, graph_bytes, runtime_bytes, workspace_bytes
+from gpuwright.memory.request import GIB, Fit, MemoryRequest, largest, tight
+from gpuwright.memory.vllm import activation_bytes, runtime_bytes, workspace_bytes
 from gpuwright.model_rows import Architecture, LayerKind
 from gpuwright.plan import MemoryPlan, MemoryTerm
 from gpuwright.refusals import OutOfMemory
 from gpuwright.rows import KvCacheDtypeRow
 
 MAX_SHARE = 90
+GRAPH_BYTES = 5 * GIB
+"""CUDA graphs at the engine's defaults, as measured on a card of 32 GB."""
 
 
 def token_bytes(architecture: Architecture, kv: KvCacheDtypeRow, tensor_parallel_size: int) -> int:
@@ -43,7 +45,7 @@ def fit(request: MemoryRequest) -> Fit | OutOfMemory:
     sequences = request.max_num_seqs or request.target_num_seqs
     batch = request.max_num_batched_tokens
     weights = ceil(request.weights_bytes / size)
-    workspace = activation_bytes(batch) + graph_bytes(sequences) + runtime_bytes(size)
+    workspace = activation_bytes(batch) + GRAPH_BYTES + runtime_bytes(size)
     workspace += workspace_bytes(request.architecture, batch)
     share = min(MAX_SHARE, (device.total_bytes - workspace) * 100 // device.total_bytes)
     states = sum(
@@ -66,6 +68,7 @@ def fit(request: MemoryRequest) -> Fit | OutOfMemory:
                 where=device.name,
                 needed_bytes=weights + states + outside + per_token * tokens * 51 // 50,
                 available_bytes=device.available_bytes,
+                others_bytes=device.others_bytes,
                 what=f"weights, workspace and one request of {tokens:,} tokens",
                 largest_context_tokens=room or None,
             )

@@ -8,6 +8,7 @@ runtime) are measured, and rounded up.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil
 
 from gpuwright.memory.layers import kv_bytes_per_token, linear_state_bytes
@@ -110,7 +111,7 @@ def activation_bytes(max_num_batched_tokens: int) -> int:
     points = ((2048, 1.0), (8192, 1.8), (16384, 4.4))
     if max_num_batched_tokens <= points[0][0]:
         return GIB
-    for (low, low_gib), (high, high_gib) in zip(points, points[1:], strict=False):
+    for (low, low_gib), (high, high_gib) in pairwise(points):
         if max_num_batched_tokens <= high:
             share = (max_num_batched_tokens - low) / (high - low)
             return int((low_gib + share * (high_gib - low_gib)) * GIB)
@@ -145,10 +146,8 @@ def fit(request: MemoryRequest) -> Fit | OutOfMemory:
     fixed = (
         MemoryTerm(name="weights", bytes=ceil(request.weights_bytes / size), note=f"over {size}"),
         MemoryTerm(name="runtime", bytes=runtime_bytes(size), note="CUDA context, measured"),
-        MemoryTerm(
-            name="activations", bytes=activation_bytes(batch), note=f"{batch} tokens a step"
-        ),
-        MemoryTerm(name="CUDA graphs", bytes=graph_bytes(sequences), note=f"{sequences} sequences"),
+        MemoryTerm(name="activations", bytes=activation_bytes(batch), note=f"{batch} per step"),
+        MemoryTerm(name="CUDA graphs", bytes=graph_bytes(sequences), note=f"{sequences} requests"),
     )
     pool_bytes = device.total_bytes * share // 100 - sum(term.bytes for term in fixed)
     blocks = layout.blocks(pool_bytes)
@@ -162,11 +161,19 @@ def fit(request: MemoryRequest) -> Fit | OutOfMemory:
                 where=device.name,
                 needed_bytes=spent + need * layout.block_bytes * 51 // 50,
                 available_bytes=device.available_bytes,
+                others_bytes=device.others_bytes,
                 what=f"weights, workspace and one request of {tokens:,} tokens",
                 largest_context_tokens=largest_context(layout, blocks),
             )
         # Every sequence keeps at least its state and one block of its context.
-        held = min(sequences, blocks // layout.need(1)) or 1
+        held = min(sequences, blocks // layout.need(1))
+        if request.max_num_seqs is not None and held < request.max_num_seqs:
+            return OutOfMemory(
+                where=device.name,
+                needed_bytes=request.max_num_seqs * layout.need(1) * layout.block_bytes,
+                available_bytes=blocks * layout.block_bytes,
+                what=f"the cache of {request.max_num_seqs} requests at their shortest",
+            )
         requests = blocks / need
         cache = MemoryTerm(
             name="KV cache",
@@ -174,12 +181,14 @@ def fit(request: MemoryRequest) -> Fit | OutOfMemory:
             note=f"{layout.tokens(pool_bytes, tokens):,} tokens in {request.kv.id}, "
             f"{requests:.2f} requests of {tokens:,}",
         )
-        terms = (*fixed, cache)
+        terms = [*fixed, cache]
         if workspace:
-            terms += (
-                MemoryTerm(name="prompt workspace", bytes=workspace, note="outside the pool"),
+            terms.append(
+                MemoryTerm(name="prompt workspace", bytes=workspace, note="outside the pool")
             )
-        memory = MemoryPlan(where=device.name, available_bytes=device.available_bytes, terms=terms)
+        memory = MemoryPlan(
+            where=device.name, available_bytes=device.available_bytes, terms=tuple(terms)
+        )
         warnings = tight(memory) if not workspace else ()
         if requests < 1.06:
             warnings += (f"the cache holds {requests:.2f} requests of {tokens:,} tokens",)

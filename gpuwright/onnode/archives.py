@@ -94,11 +94,11 @@ def unpack(archive: str, directory: str) -> None:
                     links.append((member.linkname, path))
                 else:
                     raise NodeError(f"{member.name} in the archive is no file: refused")
-    except (tarfile.TarError, zlib.error, EOFError) as problem:
+        for target, path in links:
+            os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+            os.symlink(target, path)
+    except (OSError, tarfile.TarError, zlib.error, EOFError) as problem:
         raise NodeError(f"{archive} cannot be unpacked: {problem}") from None
-    for target, path in links:
-        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-        os.symlink(target, path)
 
 
 def _inside(directory: str, name: str, shown: str) -> str:

@@ -10,6 +10,9 @@ from gpuwright.onnode.dpkg import packages
 from gpuwright.onnode.outcome import clean
 from gpuwright.onnode.tree import Tree
 
+CONTAINERS = ("lxc", "lxc-libvirt", "systemd-nspawn", "docker", "podman", "wsl", "rkt", "openvz")
+"""Kinds that see a host's PCI bus and driver rather than their own."""
+
 _SYSTEMD_LIBRARIES = ("/usr/lib/systemd", "/lib/systemd", "/usr/lib64/systemd")
 _VENDORS = (
     ("QEMU", "qemu"),

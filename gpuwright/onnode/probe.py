@@ -18,7 +18,16 @@ from gpuwright.onnode.disks import disk
 from gpuwright.onnode.dpkg import packages
 from gpuwright.onnode.graphics import Inquiry
 from gpuwright.onnode.listeners import ports
-from gpuwright.onnode.machine import cpu, glibc, memory, python, system, systemd, virtualization
+from gpuwright.onnode.machine import (
+    CONTAINERS,
+    cpu,
+    glibc,
+    memory,
+    python,
+    system,
+    systemd,
+    virtualization,
+)
 from gpuwright.onnode.outcome import clean
 from gpuwright.onnode.owned import api_key, census
 from gpuwright.onnode.service import (
@@ -33,7 +42,6 @@ from gpuwright.onnode.service import (
 )
 from gpuwright.onnode.tree import Tree
 
-CONTAINERS = ("lxc", "lxc-libvirt", "systemd-nspawn", "docker", "podman", "wsl", "rkt", "openvz")
 _GPU_SECONDS = 5.0
 _SECTION_SECONDS = 10.0
 

@@ -120,19 +120,34 @@ def loopback(bind: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(bind, bind)  # noqa: S104
 
 
-def get(bind: str, port: int, path: str, key: str | None, seconds: float) -> tuple[int, bytes]:
-    """Status and body of one HTTP GET, all within `seconds`. OSError, ValueError: no answer."""
+def exchange(
+    bind: str,
+    port: int,
+    path: str,
+    key: str | None,
+    seconds: float,
+    body: bytes | None = None,
+) -> tuple[int, bytes]:
+    """Status and body of one HTTP GET, or POST of JSON, all within `seconds`.
+
+    OSError, ValueError: no answer. Raw sockets, since importing http.client takes as long as half
+    of a whole look at a node.
+    """
     deadline = time.monotonic() + seconds
     host = loopback(bind)
-    if key is not None and not re.match(r"[\x21-\x7e]+\Z", key):
-        key = None
+    shown = f"[{host}]" if ":" in host else host
+    head = [
+        f"{'GET' if body is None else 'POST'} {path} HTTP/1.0",
+        f"Host: {shown}:{port}",
+        "Accept: application/json",
+        "Connection: close",
+    ]
+    if key is not None and re.match(r"[\x21-\x7e]+\Z", key):
+        head.append(f"Authorization: Bearer {key}")
+    if body is not None:
+        head += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
     with socket.create_connection((host, port), seconds) as connection:
-        shown = f"[{host}]" if ":" in host else host
-        authorization = f"Authorization: Bearer {key}\r\n" if key else ""
-        connection.sendall(
-            f"GET {path} HTTP/1.0\r\nHost: {shown}:{port}\r\n{authorization}"
-            "Accept: application/json\r\nConnection: close\r\n\r\n".encode("ascii")
-        )
+        connection.sendall("\r\n".join([*head, "", ""]).encode("ascii") + (body or b""))
         data = b""
         while len(data) < _MOST_BYTES:
             connection.settimeout(max(0.001, deadline - time.monotonic()))
@@ -166,8 +181,8 @@ def health(bind: str, port: int, key: str | None, seconds: float = 1.0) -> dict[
     found = dict(NO_HEALTH)
     place = f"{loopback(bind)}:{port}"
     try:
-        found["status"], _ = get(bind, port, "/health", key, seconds)
-        found["models_status"], body = get(bind, port, "/v1/models", key, seconds)
+        found["status"], _ = exchange(bind, port, "/health", key, seconds)
+        found["models_status"], body = exchange(bind, port, "/v1/models", key, seconds)
         if found["models_status"] == 200:
             found["models"] = models(body)
     except ConnectionRefusedError:

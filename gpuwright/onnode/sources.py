@@ -111,6 +111,8 @@ class Courier:
                     break
                 chunks.append(chunk)
                 size += len(chunk)
+            if answer.left:
+                raise WebError(f"{shown(url)} ended early", True)
             page = b"".join(chunks)
             is_json = "json" in (answer.headers.get("Content-Type") or "")
             listed = index_links(page, is_json)

@@ -63,6 +63,8 @@ class Answer:
         self.status = response.status
         self.headers = response.headers
         self.hops = hops
+        length = self.headers.get("Content-Length", "")
+        self.left = int(length) if length.isdigit() else None
 
     def header(self, name: str) -> str | None:
         """The first response's word on it: a hub tells of the file, its storage of the transfer."""
@@ -72,9 +74,20 @@ class Answer:
         return None
 
     def read(self, size: int) -> bytes:
-        """At most `size` bytes, b"" at the end. WebError: the connection stalled or broke."""
+        """What has come, at most `size` bytes; b"" at the end, be it too early.
+
+        Not `read`, which waits for all of `size` and loses what came before a stall. The length
+        is counted here: `read1` of some Pythons does not. WebError: it stalled or broke.
+        """
+        if self.left is not None:
+            size = min(size, self.left)
+        if not size:
+            return b""
         try:
-            return self.response.read(size)
+            chunk = self.response.read1(size)
+            if self.left is not None:
+                self.left -= len(chunk)
+            return chunk
         except socket.timeout:  # noqa: UP041  not the same before Python 3.10
             raise WebError("the connection stalled", True) from None
         except (OSError, http.client.HTTPException, ValueError) as problem:
@@ -120,6 +133,7 @@ class Web:
                 "User-Agent": "gpuwright",
                 "Accept": "*/*",
                 "Accept-Encoding": "identity",
+                "Connection": "close",
                 **headers,
             }
             credentials = _basic(urlsplit(url))

@@ -1,9 +1,11 @@
-"""The lab by hand: up, down, list, ssh, clean."""
+"""The lab by hand: up, down, list, ssh, hub, clean."""
 
 import argparse
 import os
 import shlex
 import sys
+import time
+from pathlib import Path
 
 from tests.lab import base, lab, machine
 from tests.lab.lab import Lab
@@ -27,18 +29,25 @@ def main(argv: list[str] | None = None) -> int:
     down = words.add_parser("down", help="remove a node; the last one takes the lab with it")
     down.add_argument("name")
     words.add_parser("list", help="every lab and node")
-    clean = words.add_parser("clean", help="remove leftovers and kept labs")
-    clean.add_argument("--all", action="store_true", help="labs that a process runs, too")
+    clean = words.add_parser("clean", help="remove what dead labs left behind")
+    clean.add_argument("--kept", action="store_true", help="kept labs, too, whoever uses them")
+    clean.add_argument("--all", action="store_true", help="kept labs and those of live processes")
     clean.add_argument("--caches", action="store_true", help="base trees and caches, too")
     ssh = words.add_parser("ssh", help="log in, or run a command")
     ssh.add_argument("name")
     ssh.add_argument("command", nargs=argparse.REMAINDER)
+    hub = words.add_parser("hub", help="serve ORG/NAME folders as a model hub, until interrupted")
+    hub.add_argument("folder", type=Path)
+    hub.add_argument("--packages", type=Path, help="a folder to serve as a package index")
     asked = parser.parse_args(argv)
     try:
-        return int(COMMANDS[asked.word](asked) or 0)
+        COMMANDS[asked.word](asked)
     except (LabError, RemoteError) as error:
         print(f"lab: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
 
 
 def _up(asked: argparse.Namespace) -> None:
@@ -87,7 +96,7 @@ def _clean(asked: argparse.Namespace) -> None:
     cleared = lab.clear_leftovers()
     with machine.locked(machine.directory() / "lock"):
         for lab_id, record in lab.records().items():
-            if asked.all or not lab.owner_lives(record):
+            if asked.all or (asked.kept and not lab.owner_lives(record)):
                 lab.clear(lab_id)
                 cleared.append(lab_id)
     if asked.caches:
@@ -97,7 +106,18 @@ def _clean(asked: argparse.Namespace) -> None:
     say(f"removed {len(cleared)} lab{'' if len(cleared) == 1 else 's'}")
 
 
-COMMANDS = {"up": _up, "down": _down, "list": _list, "ssh": _ssh, "clean": _clean}
+def _hub(asked: argparse.Namespace) -> None:
+    with Lab.find(DEFAULT).hub() as served:
+        for repository in served.add_folder(asked.folder):
+            print(f"{repository.id} at {repository.commit}: {len(repository.files)} files")
+        if asked.packages:
+            print(f"package index: {served.serve_packages(asked.packages)}")
+        print(f"HF_ENDPOINT={served.url}", flush=True)
+        while True:
+            time.sleep(3600)
+
+
+COMMANDS = {"up": _up, "down": _down, "list": _list, "ssh": _ssh, "hub": _hub, "clean": _clean}
 
 if __name__ == "__main__":
     sys.exit(main())

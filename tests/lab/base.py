@@ -1,6 +1,7 @@
 """Base trees: one Debian per suite, built once from the machine's own mirror and never changed."""
 
 import os
+import re
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,7 +25,7 @@ PACKAGES = (
 )
 COMPONENTS = "main contrib non-free non-free-firmware"
 # A changed recipe makes new trees.
-RECIPE = 1
+RECIPE = 2
 MAX_AGE_SECONDS = 14 * 24 * 3600
 
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
@@ -79,7 +80,8 @@ def _build(suite: str, tree: Path) -> Path:
     main, security = mirrors()
     remove_tree(tree)
     run(
-        *("mmdebstrap", "--quiet", "--variant=apt"),
+        # It ends with us, and not as an orphan that builds on.
+        *("setpriv", "--pdeathsig", "TERM", "mmdebstrap", "--quiet", "--variant=apt"),
         f"--components={COMPONENTS.replace(' ', ',')}",
         f"--include={PACKAGES}",
         *(suite, tree, main),
@@ -104,14 +106,33 @@ def _settle(tree: Path, suite: str, main: str, security: str | None) -> None:
     for key in (tree / "etc/ssh").glob("ssh_host_*"):
         key.unlink()
     (tree / "etc/machine-id").write_text("")
-    environment = ""
-    bundle = Path(CA_BUNDLE)
-    if bundle.exists():
-        # A machine behind a proxy of its own trusts more than Debian does: so must its nodes.
-        (tree / CA_BUNDLE.lstrip("/")).write_bytes(bundle.read_bytes())
-        names = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-        environment = "".join(f"{name}={CA_BUNDLE}\n" for name in names) + "UV_SYSTEM_CERTS=1\n"
-    (tree / "etc/environment").write_text(environment)
+    if Path(CA_BUNDLE).exists():
+        _trust(tree)
     # Nobody's test may find the package lock taken by a timer.
     for timer in ("apt-daily.timer", "apt-daily-upgrade.timer"):
         (tree / "etc/systemd/system" / timer).symlink_to("/dev/null")
+
+
+def certificates(bundle: str) -> set[str]:
+    """The certificates of a PEM text, as they stand there."""
+    block = r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----"
+    return set(re.findall(block, bundle, re.DOTALL))
+
+
+def _trust(tree: Path) -> None:
+    """A machine behind a proxy of its own trusts more than Debian does: so must its nodes.
+
+    Installed as an operator would, so that neither a package's trigger nor a program that reads
+    no environment loses them.
+    """
+    extra = certificates(Path(CA_BUNDLE).read_text()) - certificates(
+        (tree / CA_BUNDLE.lstrip("/")).read_text()
+    )
+    for number, certificate in enumerate(sorted(extra)):
+        path = tree / f"usr/local/share/ca-certificates/lab-{number}.crt"
+        path.write_text(f"{certificate}\n")
+    run("chroot", tree, "update-ca-certificates")
+    # Tools with trust stores of their own are told to use this one.
+    names = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+    lines = [f"{name}={CA_BUNDLE}\n" for name in names]
+    (tree / "etc/environment").write_text("".join(lines) + "UV_SYSTEM_CERTS=1\n")

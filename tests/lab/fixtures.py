@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import pytest
 
@@ -17,14 +17,19 @@ class BootNode(Protocol):
     def __call__(self, name: str = ..., suite: str = ..., **options: Any) -> Node: ...
 
 
+def do_without_lab(reason: str) -> NoReturn:
+    """Skip, but fail where CI=true: there the lab is known to be had, and a skip would hide it."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
 @pytest.fixture(scope="session")
 def lab() -> Iterator[Lab]:
     """The run's lab, taken down after the last test."""
     ok, reason = Lab.available()
     if not ok:
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
+        do_without_lab(reason)
     with Lab() as opened:
         yield opened
 

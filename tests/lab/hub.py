@@ -1,13 +1,11 @@
 """A model hub on this machine that speaks the Hugging Face protocol, with faults on demand.
 
-`python -m tests.lab.hub FOLDER --bind ADDRESS` serves each ORG/NAME below FOLDER as a repository.
+The hub at one address, its CDN at another, as on the net; also plain files and a package index.
 """
 
-import argparse
 import fnmatch
 import hashlib
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.message import Message
@@ -68,6 +66,14 @@ class Hub:
         self._repositories[repo_id] = repository
         self._blobs |= {content.sha256: content for content in contents.values()}
         return repository
+
+    def add_folder(self, folder: Path) -> list[Repository]:
+        """Every ORG/NAME below `folder` as a repository without a gate."""
+        added = []
+        for home in sorted(path for path in folder.glob("*/*") if path.is_dir()):
+            files = {str(f.relative_to(home)): f for f in home.rglob("*") if f.is_file()}
+            added.append(self.add_repository(str(home.relative_to(folder)), files))
+        return added
 
     def add_file(self, path: str, source: bytes | Path) -> str:
         """A plain file; returns its URL."""
@@ -233,27 +239,3 @@ def _json(value: Any) -> Answer:
 
 def _missing(code: str, status: int = 404) -> Answer:
     return Answer(status=status, headers={"X-Error-Code": code})
-
-
-def main() -> None:
-    """Serve until interrupted."""
-    parser = argparse.ArgumentParser(prog="python -m tests.lab.hub", description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--bind", default="127.0.0.1")
-    parser.add_argument("--cdn-bind", default="127.0.0.2")
-    parser.add_argument("--packages", type=Path, help="a folder to serve as a package index")
-    asked = parser.parse_args()
-    with Hub(asked.bind, asked.cdn_bind) as hub:
-        for home in sorted(path for path in asked.folder.glob("*/*") if path.is_dir()):
-            files = {str(f.relative_to(home)): f for f in home.rglob("*") if f.is_file()}
-            repository = hub.add_repository(str(home.relative_to(asked.folder)), files)
-            print(f"{repository.id} at {repository.commit}: {len(files)} files")
-        if asked.packages:
-            print(f"package index: {hub.serve_packages(asked.packages)}")
-        print(f"HF_ENDPOINT={hub.url}", flush=True)
-        while True:
-            time.sleep(3600)
-
-
-if __name__ == "__main__":
-    main()

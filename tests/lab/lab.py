@@ -54,6 +54,7 @@ def clear(lab_id: int) -> None:
 def clear_leftovers() -> list[int]:
     """Clear the labs whose process died and that nobody asked to keep; returns their ids."""
     cleared = []
+    machine.empty_trash()
     with locked(directory() / "lock"):
         known = records()
         dead = {i for i, record in known.items() if not owner_lives(record) and not keeps(record)}

@@ -31,7 +31,10 @@ def mount_tree(node: "Node") -> None:
     """Put the node's own layer over the base tree."""
     for name in ("upper", "work", "root"):
         (node.home / name).mkdir(exist_ok=True)
-    options = f"lowerdir={node.base},upperdir={node.home}/upper,workdir={node.home}/work"
+    # volatile: a sync inside is no sync of this machine's disk, which is most of an installation's
+    # time. Nothing is lost by it: the mount outlives power cuts of the node.
+    parts = f"lowerdir={node.base},upperdir={node.home}/upper,workdir={node.home}/work"
+    options = f"{parts},volatile"
     run("mount", "-t", "overlay", "overlay", "-o", options, node.root)
 
 

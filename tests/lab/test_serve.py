@@ -19,6 +19,7 @@ from tests.lab.serving import Run, inventory, raw_inventory, run
 pytestmark = pytest.mark.lab
 
 MODEL = "SmolLM2-135M-Instruct"
+QUESTION = "What is the capital of France? Answer in one sentence."
 UNIT = "gpuwright-llm.service"
 LAYOUT = Layout()
 KEY_FILE = LAYOUT.environment_path("llm")
@@ -120,7 +121,7 @@ def test_request_without_or_with_a_wrong_key_is_refused(served: Served) -> None:
 def test_request_with_the_key_is_answered(served: Served) -> None:
     body = {
         "model": MODEL,
-        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "messages": [{"role": "user", "content": QUESTION}],
         "max_tokens": 24,
         "temperature": 0,
     }
@@ -339,9 +340,9 @@ def _refused(done: Run, *texts: str) -> None:
     [
         ({"model": "SmolLM2-135M-Instuct"}, ("SmolLM2-135M-Instuct", "SmolLM2-135M-Instruct")),
         ({"modle": "x"}, ("modle", "model")),
-        ({"port": 70000}, ("port", "70000", "65535")),
+        ({"port": 70000}, ("port", "70,000", "65,535")),
         ({"port": "8080"}, ("port", "'8080'")),
-        ({"model": "Qwen3.6-27B", "engine": "vllm"}, ("vllm",)),
+        ({"model": "Qwen3.6-27B", "engine": "vllm"}, ("Qwen3.6-27B", "GPU")),
         ({"service": "../x"}, ("service", "../x")),
         ({"bind": "everywhere"}, ("bind", "everywhere")),
     ],
@@ -398,7 +399,7 @@ def test_unreachable_host_keeps_the_others_untouched(served: Served, tmp_path: P
         ("gone", gone | data),
     ]
     done = run(raw_inventory(tmp_path / "two.py", hosts), check=False)
-    _refused(done, "gone", "not reached")
+    _refused(done, "gone: not reached")
 
 
 @pytest.mark.usefixtures("unchanged")

@@ -14,8 +14,9 @@ from tests.lab.serving import Run, inventory, run
 
 pytestmark = pytest.mark.lab
 
-USER = "operator"
+USER = "deployer"
 MODEL = "SmolLM2-135M-Instruct"
+QUESTION = "What is the capital of France? Answer in one sentence."
 UNIT = "gpuwright-llm.service"
 
 
@@ -52,7 +53,7 @@ def test_user_without_sudo_is_refused_before_anything_is_touched(
 def test_first_run_serves(node: Node, first: Run) -> None:
     assert first.quiet == []
     key = node.run(f"sed -n s/^LLAMA_API_KEY=//p {Layout().environment_path('llm')}").stdout.strip()
-    body = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
+    body = {"messages": [{"role": "user", "content": QUESTION}]}
     ask = shlex.join(
         [
             "curl",

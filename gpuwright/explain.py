@@ -1,0 +1,133 @@
+"""Plans, refusals, nodes and the catalogue as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from gpuwright.catalogue import Matrix
+from gpuwright.host import Host
+from gpuwright.plan import MemoryPlan, Plan, Rejection
+from gpuwright.refusals import Refusal, gib
+from gpuwright.rows import GpuRow
+
+
+def explain_host(host: Host, matrix: Matrix) -> str:
+    """What the node is: system, processor, memory, cards."""
+    lines = [
+        f"system   {host.os_name or host.os_id or 'unknown'}, {host.architecture or 'unknown'}, "
+        f"glibc {host.glibc or 'unknown'}",
+        f"CPU      {host.cpu_model or 'unknown'}, {host.cpu_threads or 'unknown'} threads",
+        f"RAM      {gib(host.memory_total_bytes) if host.memory_total_bytes else 'unknown'}",
+    ]
+    for gpu in host.gpus:
+        row = matrix.gpu(gpu)
+        size = gib(gpu.total_bytes) if gpu.total_bytes is not None else "unknown size"
+        held = f", {gib(gpu.others_bytes)} held by others" if gpu.others_bytes else ""
+        lines.append(
+            f"GPU {gpu.index}    {gpu.name}, capability {gpu.compute_capability or 'unknown'}, "
+            f"{size}{held}, {'row ' + row.id if row else 'unlisted'}"
+        )
+    if not host.gpus:
+        lines.append(f"GPU      {host.gpu_status}: {host.gpu_detail or 'none'}")
+    else:
+        lines.append(f"driver   {host.driver_version or 'unknown'}")
+    return "\n".join(lines)
+
+
+def explain_plan(plan: Plan, *, brief: bool = False) -> str:
+    """The plan with its memory table and reasons; `brief` leaves out reasons and the others."""
+    cards = ", ".join(f"GPU {gpu.index} ({gpu.name})" for gpu in plan.gpus) or "the CPU"
+    lines = [
+        f"{plan.service}: {plan.model} ({plan.checkpoint}, {plan.quantization}) with {plan.engine} "
+        f"{plan.release} {plan.build_tag} on {cards}",
+        f"  serves     {plan.served_model_name} at {plan.bind}:{plan.port}",
+        f"  context    {plan.max_model_len:,} tokens, {plan.max_num_seqs} requests at once",
+        f"  attention  {plan.attention_backend}, {plan.kv_cache_dtype} cache"
+        + (
+            f", tensor parallel {plan.tensor_parallel_size}"
+            if plan.tensor_parallel_size > 1
+            else ""
+        ),
+    ]
+    if plan.not_applicable is not None:
+        lines.append(f"  not applicable: {plan.not_applicable}")
+    if brief:
+        memory = plan.memory
+        lines.append(
+            f"  memory     {gib(memory.needed_bytes)} of {gib(memory.available_bytes)} "
+            f"of {memory.where}"
+        )
+    else:
+        lines += ["", f"memory of {plan.memory.where}", *_memory_table(plan.memory)]
+        lines += _section("why", plan.reasons)
+    lines += _section("warnings", plan.warnings, brief=brief)
+    if not brief:
+        lines += _section("why not", _rejections(plan.why_not))
+    return "\n".join(lines)
+
+
+def explain_refusal(refusal: Refusal) -> str:
+    """The refusal with every candidate's reason and what would help."""
+    lines = [f"refused: {refusal.summary}"]
+    if refusal.why_not:
+        lines += _section("candidates", _rejections(refusal.why_not))
+    else:
+        lines += _section("why", refusal.reasons)
+    lines += _section("what would help", refusal.remedies)
+    return "\n".join(lines)
+
+
+def _memory_table(memory: MemoryPlan) -> Iterator[str]:
+    for term in memory.terms:
+        note = f"  {term.note}" if term.note else ""
+        yield f"  {term.name:<18}{term.bytes / 2**30:>8.2f} GiB{note}"
+    yield f"  {'needed':<18}{memory.needed_bytes / 2**30:>8.2f} GiB"
+    yield f"  {'can be had':<18}{memory.available_bytes / 2**30:>8.2f} GiB"
+    yield f"  {'stays free':<18}{memory.margin_bytes / 2**30:>8.2f} GiB"
+
+
+def _rejections(rejections: Iterable[Rejection]) -> Sequence[str]:
+    return [
+        f"{each.candidate}: {each.sentence}" + (f" [{each.row}]" if each.row else "")
+        for each in rejections
+    ]
+
+
+def _section(title: str, entries: Sequence[str], *, brief: bool = False) -> list[str]:
+    if not entries:
+        return []
+    if brief:
+        return [f"  {title}: {entry}" for entry in entries]
+    return ["", title, *(f"  - {entry}" for entry in entries)]
+
+
+def list_models(matrix: Matrix) -> str:
+    """The catalogue's models with their checkpoints."""
+    lines = []
+    for model in matrix.models:
+        lines.append(
+            f"{model.id}  ({model.name}, context {model.max_context_tokens:,}, {model.licence})"
+        )
+        for row in model.checkpoints:
+            size = f"{row.max_bytes / 1e9:.2f} GB"
+            pinned = "pinned" if row.files is not None else "plans only, not pinned"
+            lines.append(
+                f"  {row.id:<36} {row.quantization:<9} {size:>10}  "
+                f"{', '.join(row.engines)}  ({pinned})"
+            )
+    return "\n".join(lines)
+
+
+def list_gpus(matrix: Matrix) -> str:
+    """The cards that have a row."""
+    return "\n".join(_gpu_line(row) for row in matrix.gpus)
+
+
+def _gpu_line(row: GpuRow) -> str:
+    bandwidth = f"{row.bandwidth_gb_per_s} GB/s" if row.bandwidth_gb_per_s else "bandwidth unknown"
+    lacks = f", without {' and '.join(row.lacks)}" if row.lacks else ""
+    link = ", NVLink" if row.nvlink else ""
+    return (
+        f"{row.id:<10} {row.name}, capability {row.compute_capability}, "
+        f"{row.memory_mib / 1024:.0f} GiB, {bandwidth}{link}{lacks}"
+    )

@@ -1,0 +1,178 @@
+"""Which build, weights and cards a plan takes, by driver, capability, memory and links."""
+
+import copy
+
+import pytest
+
+from gpuwright.refusals import WantError
+from tests.unit.decisions import GIB, decided, planned, refused, setting, why_not
+
+# Drivers, cards and wheels
+
+
+def test_a_driver_too_old_for_cuda_13_gets_the_release_for_12_8():
+    plan = planned("1x3090-driver-550", {"model": "gemma-4-26b"})
+    assert (plan.engine, plan.release, plan.build_tag) == ("vllm", "0.19.1", "cu128")
+    assert why_not(plan, "vllm 0.33.0 cu130") == (
+        "CUDA 13.0 runtime: needs driver >= 580, found 550.163.01"
+    )
+
+
+def test_a_pinned_release_that_the_driver_cannot_run_is_refused_with_the_driver_to_have():
+    refusal = refused("1x3090-driver-550", {"engine": "vllm", "release": "0.33.0"})
+    assert refusal.reasons == ("CUDA 13.0 runtime: needs driver >= 580, found 550.163.01",)
+    assert refusal.remedies == ("driver >= 580",)
+
+
+def test_a_driver_version_that_is_unknown_is_a_reason():
+    refusal = refused("1x3090", {"engine": "vllm"}, setting("gpus", "driver_version", to=None))
+    assert "driver version: needs >= 580, found unknown" in refusal.reasons
+
+
+def card(**changes):
+    def change(node):
+        node["gpus"]["devices"][0].update(changes)
+
+    return change
+
+
+def test_refuses_a_card_that_the_binaries_hold_no_code_for():
+    change = card(compute_capability="7.0", name="Tesla V100", pci_id="10de:1db1")
+    refusal = refused("1x3090", {"engine": "sglang"}, change)
+    assert any("Tesla V100 has 7.0" in reason for reason in refusal.reasons)
+
+
+def test_an_old_card_gets_the_build_for_the_older_cuda():
+    change = card(compute_capability="7.0", name="Tesla V100", pci_id="10de:1db1")
+    plan = planned("1x3090", {"model": "qwen3.6-27b"}, change)
+    assert (plan.engine, plan.build_tag) == ("llama.cpp", "cuda12")
+
+
+def test_a_card_without_a_row_is_planned_and_said_to_be_unlisted():
+    plan = planned("a6000-unlisted", {"model": "qwen3.6-27b"})
+    assert any("NVIDIA RTX A6000) has no row in gpus.yaml" in line for line in plan.warnings)
+
+
+def test_a_card_of_unknown_capability_is_refused():
+    refusal = refused("1x3090", {"model": "qwen3.6-27b"}, card(compute_capability=None))
+    assert "NVIDIA GeForce RTX 3090: needs a compute capability, found unknown" in refusal.reasons
+
+
+def test_refuses_a_python_that_the_wheels_are_not_for():
+    refusal = refused("1x3090", {"engine": "sglang"}, setting("python", "version", to="3.14.0"))
+    assert "Python: needs 3.11 or 3.12 or 3.13, found 3.14.0" in refusal.reasons
+
+
+def test_refuses_a_c_library_that_is_too_old():
+    refusal = refused("1x3090", {"engine": "sglang"}, setting("glibc", to="2.31"))
+    assert "glibc: needs >= 2.34, found 2.31" in refusal.reasons
+
+
+def test_nvfp4_is_chosen_where_the_card_computes_it():
+    assert planned("5090", {"model": "qwen3.6-27b"}).quantization == "nvfp4"
+    assert planned("2x3090-pcie", {"model": "qwen3.6-27b"}).quantization == "int4"
+
+
+def test_a_cache_that_the_engines_own_backend_lacks_is_refused_with_a_backend_that_has_it():
+    wanted = {"model": "gemma-4-26b", "engine": "vllm", "kv_cache_dtype": "fp8"}
+    refusal = refused("1x3090", wanted)
+    assert refusal.remedies == ("attention_backend flashinfer under vllm",)
+    plan = planned("1x3090", wanted | {"attention_backend": "flashinfer"})
+    assert (plan.attention_backend, plan.kv_cache_dtype) == ("flashinfer", "fp8_e4m3")
+
+
+def test_experts_that_do_not_divide_are_refused_on_ampere():
+    wanted = {"model": "gemma-4-26b", "checkpoint": "gemma-4-26b-a4b-int4-autoround"}
+    refusal = refused("1x3090", wanted)
+    assert any("divide by the group size" in reason for reason in refusal.reasons)
+    assert planned("4090", wanted)
+
+
+# Several cards
+
+
+def test_equal_cards_share_a_model_by_tensor_parallelism():
+    plan = planned("2x3090-nvlink", {"model": "qwen3.6-27b"})
+    assert plan.tensor_parallel_size == 2
+    assert plan.max_model_len == 262144
+    assert [gpu.index for gpu in plan.gpus] == [0, 1]
+    assert "custom_all_reduce" not in plan.parameters
+
+
+def test_links_that_are_unknown_count_as_none():
+    plan = planned("2x3090-pcie", {"model": "qwen3.6-27b"})
+    assert plan.parameters["custom_all_reduce"] is False
+    assert any("[pcie-custom-all-reduce]" in line for line in plan.warnings)
+
+
+def test_unequal_cards_are_not_mixed_by_tensor_parallelism():
+    plan = planned("3090-and-4090", {"model": "qwen3.6-27b"})
+    assert plan.tensor_parallel_size == 1
+    refusal = refused("3090-and-4090", {"engine": "vllm", "gpus": [0, 1]})
+    assert any("needs cards of one kind" in reason for reason in refusal.reasons)
+
+
+def test_llama_cpp_splits_layers_over_unequal_cards():
+    plan = planned("3090-and-4090", {"model": "qwen3.6-27b", "engine": "llama.cpp", "gpus": [0, 1]})
+    assert len(plan.gpus) == 2
+    assert plan.tensor_parallel_size == 1
+    assert plan.parameters["tensor_split"].count(",") == 1
+
+
+def test_refuses_a_tensor_parallel_size_that_does_not_divide():
+    def change(node):
+        node["gpus"]["devices"] = [
+            copy.deepcopy(node["gpus"]["devices"][0]) | {"index": i, "uuid": f"GPU-{i}"}
+            for i in range(3)
+        ]
+
+    wanted = {"model": "qwen3.6-27b", "engine": "vllm", "tensor_parallel_size": 3}
+    refusal = refused("1x3090", wanted, change)
+    assert (
+        "qwen3.6-27b over cards: needs a tensor parallel size of 1 or 2 or 4 or 8, found 3"
+        in refusal.reasons
+    )
+
+
+def test_pinned_cards_are_the_ones_used():
+    plan = planned("2x3090-nvlink", {"model": "qwen3.6-27b", "gpus": [1]})
+    assert [gpu.index for gpu in plan.gpus] == [1]
+
+
+def test_a_pinned_card_that_is_not_there_is_named():
+    with pytest.raises(WantError, match="'7' is not on this node, which has 0"):
+        decided("1x3090", {"gpus": [7]})
+
+
+def test_memory_that_others_hold_is_not_planned():
+    free_card = planned("1x3090", {"model": "qwen3.6-27b"})
+    desktop = planned("1x3090-desktop", {"model": "qwen3.6-27b"})
+    taken = free_card.memory.available_bytes - desktop.memory.available_bytes
+    assert taken == 1536 * 2**20
+
+
+def test_a_plan_holds_still_while_its_service_runs():
+    idle = planned("1x3090", {"model": "qwen3.6-27b"})
+
+    def running(node):
+        device = node["gpus"]["devices"][0]
+        device["processes"] = [{"pid": 5, "used_bytes": 21 * GIB}]
+        device["memory_free_bytes"] = 2 * GIB
+        node["memory"]["available_bytes"] = 9 * GIB
+        node["ours"]["service"] = {
+            "unit": "gpuwright-llm.service",
+            "active": "active",
+            "main_pid": 5,
+        }
+
+    assert planned("1x3090", {"model": "qwen3.6-27b"}, running) == idle
+
+
+def test_a_card_that_others_fill_is_refused_with_what_they_hold():
+    def change(node):
+        device = node["gpus"]["devices"][0]
+        device["processes"] = [{"pid": 9, "used_bytes": 20 * GIB}]
+
+    refusal = refused("1x3090", {"engine": "vllm", "model": "gemma-4-26b"}, change)
+    assert any("20.00 GiB held by others" in reason for reason in refusal.reasons)
+    assert any("without the 20.00 GiB that others hold" in each for each in refusal.remedies)

@@ -1,0 +1,57 @@
+from gpuwright.explain import explain_host, explain_plan, explain_refusal, list_models
+from gpuwright.host import Host
+from gpuwright.load import load_matrix
+from tests.unit.decisions import planned, refused
+from tools.golden import document
+
+
+def test_a_memory_table_adds_up_to_what_is_needed():
+    plan = planned("1x3090", {"model": "gemma-4-26b"})
+    lines = explain_plan(plan).splitlines()
+    start = lines.index(f"memory of {plan.memory.where}") + 1
+    table = lines[start : lines.index("", start)]
+    shown = [float(line.split(" GiB")[0].split()[-1]) for line in table]
+    terms, (needed, available, free) = shown[:-3], shown[-3:]
+    assert abs(sum(terms) - needed) <= 0.005 * (len(terms) + 1)
+    assert abs(available - needed - free) <= 0.011
+
+
+def test_a_brief_plan_keeps_its_warnings_and_leaves_out_the_others():
+    plan = planned("2x3090-pcie", {"model": "qwen3.6-27b"})
+    brief = explain_plan(plan, brief=True)
+    assert "\n\n" not in brief
+    assert all(f"  warnings: {warning}" in brief for warning in plan.warnings)
+    assert "why not" not in brief
+    assert plan.not_applicable in brief
+
+
+def test_every_candidate_that_lost_is_shown():
+    plan = planned("2x3090-pcie", {"model": "qwen3.6-27b"})
+    shown = explain_plan(plan)
+    assert all(f"  - {each.candidate}: {each.sentence}" in shown for each in plan.why_not)
+
+
+def test_a_refusal_shows_candidates_and_remedies():
+    refusal = refused("1x3090-driver-550", {"engine": "vllm", "release": "0.33.0"})
+    shown = explain_refusal(refusal)
+    assert "  - vllm 0.33.0 cu130: CUDA 13.0 runtime: needs driver >= 580" in shown
+    assert "what would help\n  - driver >= 580" in shown
+    assert refusal.sentence().count("\n") == 0
+
+
+def test_a_host_shows_what_others_hold_of_its_card():
+    host = Host.from_document(document("1x3090-desktop"))
+    assert "24.00 GiB, 1.50 GiB held by others, row rtx-3090" in explain_host(host, load_matrix())
+
+
+def test_a_broken_card_shows_its_status():
+    host = Host.from_document(document("3090-no-driver"))
+    assert "GPU      no_driver: no NVIDIA kernel module is loaded" in explain_host(
+        host, load_matrix()
+    )
+
+
+def test_the_list_of_models_says_which_are_pinned():
+    lines = {line.split()[0]: line for line in list_models(load_matrix()).splitlines()}
+    assert lines["smollm2-135m-instruct-q4_1"].endswith("(pinned)")
+    assert lines["qwen3.6-27b-fp8"].endswith("not pinned)")

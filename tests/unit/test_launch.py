@@ -1,0 +1,115 @@
+from dataclasses import replace
+
+import pytest
+
+from gpuwright.crosscheck import HAZARD_PARAMETERS
+from gpuwright.launch import launch
+from gpuwright.layout import Layout
+from gpuwright.load import load_matrix
+from gpuwright.plan import Plan
+from tests.unit.decisions import planned
+
+LAYOUT = Layout()
+
+
+def started(plan: Plan):
+    return launch(plan, LAYOUT, "/models/m.gguf", "/opt/engine")
+
+
+def value(start, flag):
+    return start.argv[start.argv.index(flag) + 1]
+
+
+def test_llama_server_on_the_cpu_says_all_that_the_plan_decided():
+    plan = planned("cpu-debian12", {"served_model_name": "small", "port": 9000})
+    start = started(plan)
+    assert start.argv[0] == "/opt/engine/bin/llama-server"
+    assert value(start, "--model") == "/models/m.gguf"
+    assert value(start, "--alias") == "small"
+    assert value(start, "--host") == "127.0.0.1"
+    assert value(start, "--port") == "9000"
+    # The engine divides its context over its slots.
+    assert value(start, "--ctx-size") == str(plan.max_model_len * plan.max_num_seqs)
+    assert value(start, "--parallel") == str(plan.max_num_seqs)
+    assert "--n-gpu-layers" not in start.argv
+    assert value(start, "--threads") == "2"
+    assert start.environment == {}
+
+
+def test_llama_server_on_cards_takes_every_layer_and_splits_by_room():
+    plan = planned("2x3090-pcie", {"model": "qwen3.6-27b", "engine": "llama.cpp", "gpus": [0, 1]})
+    start = started(plan)
+    assert value(start, "--n-gpu-layers") == "all"
+    assert value(start, "--flash-attn") == "on"
+    assert value(start, "--split-mode") == "layer"
+    assert value(start, "--tensor-split") == "24125,24125"
+
+
+def test_cards_are_named_by_uuid():
+    plan = planned("2x3090-pcie", {"model": "qwen3.6-27b"})
+    environment = started(plan).environment
+    assert environment["CUDA_VISIBLE_DEVICES"] == ",".join(gpu.uuid for gpu in plan.gpus)
+    assert environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+def test_vllm_gets_its_own_spellings():
+    start = started(planned("1x3090", {"model": "qwen3.6-27b", "engine": "vllm"}))
+    assert value(start, "--attention-backend") == "FLASHINFER"
+    assert value(start, "--kv-cache-dtype") == "fp8_e4m3"
+    assert value(start, "--reasoning-parser") == "qwen3"
+    assert "--disable-custom-all-reduce" not in start.argv
+
+
+def test_hazards_reach_the_command_line():
+    plan = planned("2x3090-pcie", {"model": "qwen3.6-27b"})
+    assert "--disable-custom-all-reduce" in started(plan).argv
+
+
+def test_sglang_gets_its_own_spellings():
+    plan = planned("2x3090-nvlink", {"model": "qwen3.6-27b", "engine": "sglang"})
+    start = started(plan)
+    assert value(start, "--tp-size") == "2"
+    assert value(start, "--attention-backend") == "flashinfer"
+    assert int(value(start, "--max-mamba-cache-size")) == plan.max_num_seqs + 1
+
+
+@pytest.mark.parametrize("engine", ["llama.cpp", "vllm", "sglang"])
+def test_no_key_stands_on_a_command_line(engine):
+    plan = planned("2x3090-nvlink", {"model": "qwen3.6-27b", "engine": engine})
+    assert not [word for word in started(plan).argv if "key" in word.lower()]
+
+
+def test_llama_servers_key_comes_from_the_environment_file():
+    assert started(planned("cpu-debian12")).secret_names == ("LLAMA_API_KEY",)
+
+
+@pytest.mark.parametrize("row", load_matrix().attention_backends, ids=lambda row: row.id)
+def test_every_attention_backend_can_be_spelled(row):
+    if row.engine == "tensorrt-llm":
+        pytest.skip("its backend stands in a configuration file")
+    plan = planned("2x3090-nvlink", {"model": "qwen3.6-27b", "engine": row.engine})
+    start = started(replace(plan, attention_backend=row.backend))
+    if row.engine != "llama.cpp":
+        assert value(start, "--attention-backend").casefold() in {
+            name.casefold() for name in (row.backend, *row.aliases)
+        }
+
+
+@pytest.mark.parametrize("parameter", sorted(HAZARD_PARAMETERS))
+def test_every_parameter_that_a_hazard_may_set_changes_the_start(parameter):
+    plan = planned("2x3090-nvlink", {"model": "qwen3.6-27b", "engine": "vllm"})
+    settings = [
+        started(replace(plan, parameters=plan.parameters | {parameter: value}))
+        for value in (True, False)
+    ]
+    assert settings[0] != settings[1]
+
+
+@pytest.mark.parametrize("engine", load_matrix().engines)
+def test_every_engine_has_a_command(engine):
+    plan = planned("2x3090-nvlink", {"model": "qwen3.6-27b", "engine": "vllm"})
+    settings = {"threads": 1, "gpu_layers": "all", "flash_attention": "on", "prompt_cache_mib": 0}
+    settings |= {"chunked_prefill_tokens": 2048, "mem_fraction_static": "0.80"}
+    start = started(replace(plan, engine=engine, parameters=plan.parameters | settings))
+    assert start.argv[0].startswith("/opt/engine/bin/")
+    assert str(plan.port) in start.argv

@@ -1,0 +1,217 @@
+"""The strict door to the matrix: what it refuses, and that it says where."""
+
+import shutil
+import time
+
+import pytest
+import yaml
+
+from gpuwright.load import MATRIX, load_matrix
+from gpuwright.refusals import MatrixError
+
+
+@pytest.fixture
+def copy(tmp_path):
+    shutil.copytree(MATRIX, tmp_path / "matrix")
+    return tmp_path / "matrix"
+
+
+def edit(directory, name, change):
+    path = directory / name
+    rows = yaml.safe_load(path.read_text())
+    change(rows)
+    path.write_text(yaml.safe_dump(rows, sort_keys=False))
+
+
+def faults(directory):
+    with pytest.raises(MatrixError) as caught:
+        load_matrix(directory=directory)
+    return caught.value.faults
+
+
+def test_our_own_matrix_loads():
+    matrix = load_matrix()
+    assert matrix.engines == ("llama.cpp", "sglang", "tensorrt-llm", "vllm")
+    assert matrix.engine_release("llama.cpp", "b11434").build.source_subdir.endswith("llama.cpp")
+
+
+def test_only_the_cpu_build_of_llama_cpp_is_applicable():
+    applicable = [
+        (row.engine, row.release, tag.tag)
+        for row in load_matrix().releases
+        for tag in row.build_tags
+        if tag.applicable
+    ]
+    assert applicable == [("llama.cpp", "b11434", "cpu")]
+
+
+def test_the_archive_to_build_from_has_a_hash():
+    build = load_matrix().engine_release("llama.cpp", "b11434").build
+    assert build.archive.kind == "python_package"
+    assert build.archive_sha256 == build.archive.sha256
+    unpinned = [source for source in build.sources if source.sha256 is None]
+    assert unpinned
+    assert all(source.unpinned for source in unpinned)
+
+
+def test_loading_is_quick(copy):
+    started = time.perf_counter()
+    load_matrix(directory=copy)
+    # 25 ms here; the bound only tells C-backed parsing from the pure-Python one.
+    assert time.perf_counter() - started < 0.5
+
+
+def test_refuses_an_unknown_key_and_names_the_nearest(copy):
+    edit(copy, "gpus.yaml", lambda rows: rows[1].update(pci_idz=["10de:2684"]))
+    assert faults(copy) == ("gpus.yaml[1].pci_idz: unknown key; pci_ids?",)
+
+
+def test_refuses_a_missing_key(copy):
+    edit(copy, "gpus.yaml", lambda rows: rows[0].pop("compute_capability"))
+    assert faults(copy) == ("gpus.yaml[0].compute_capability: missing",)
+
+
+def test_refuses_a_key_that_stands_twice(copy):
+    path = copy / "cuda.yaml"
+    path.write_text(
+        path.read_text().replace("  min_driver:", "  min_driver: '1'\n  min_driver:", 1)
+    )
+    found = faults(copy)
+    assert len(found) == 1
+    assert "key 'min_driver' stands twice" in found[0]
+
+
+@pytest.mark.parametrize(("written", "read"), [("8.6", "float"), ("12", "int"), ("on", "bool")])
+def test_refuses_a_version_that_is_not_quoted(copy, written, read):
+    path = copy / "gpus.yaml"
+    path.write_text(path.read_text().replace('capability: "8.6"', f"capability: {written}"))
+    found = faults(copy)
+    assert len(found) == 1
+    assert found[0].startswith("gpus.yaml[0].compute_capability: ")
+    assert found[0].endswith(f"must be quoted, YAML reads it as {read}")
+
+
+def test_refuses_an_id_that_dangles(copy):
+    def change(rows):
+        rows[0]["build_tags"][1]["cuda"] = "14.0"
+
+    edit(copy, "engines/llama.cpp.yaml", change)
+    assert faults(copy) == (
+        "engines/llama.cpp.yaml[0].build_tags[1].cuda: no row has the id '14.0'",
+    )
+
+
+def test_refuses_a_download_without_hash_and_without_reason(copy):
+    def change(rows):
+        del rows[0]["build"]["sources"][1]["unpinned"]
+
+    edit(copy, "engines/llama.cpp.yaml", change)
+    assert faults(copy) == (
+        "engines/llama.cpp.yaml[0].build.sources[1].sha256: null without a reason",
+        "engines/llama.cpp.yaml[0].build.sources[1].bytes: null without a reason",
+    )
+
+
+def test_refuses_a_null_without_reason(copy):
+    edit(copy, "gpus.yaml", lambda rows: rows[0].update(bandwidth_gb_per_s=None))
+    assert faults(copy) == ("gpus.yaml[0].bandwidth_gb_per_s: null without a reason",)
+
+
+def test_refuses_a_malformed_hash(copy):
+    def change(rows):
+        rows[0]["checkpoints"][0]["files"][0]["sha256"] = "abc"
+
+    edit(copy, "models.yaml", change)
+    assert faults(copy) == (
+        "models.yaml[0].checkpoints[0].files[0].sha256: needs 64 hexadecimal digits",
+    )
+
+
+def test_refuses_a_file_that_leaves_its_directory(copy):
+    def change(rows):
+        rows[0]["checkpoints"][0]["files"][0]["path"] = "../../etc/passwd"
+
+    edit(copy, "models.yaml", change)
+    assert "leaves the checkpoint's directory" in faults(copy)[0]
+
+
+def test_refuses_an_alias_that_means_two_rows(copy):
+    edit(copy, "models.yaml", lambda rows: rows[1]["aliases"].append("SMOLLM2"))
+    assert faults(copy) == ("name 'smollm2': two rows have it",)
+
+
+def test_refuses_a_row_without_sources(copy):
+    edit(copy, "hazards.yaml", lambda rows: rows[0].update(sources=[]))
+    assert faults(copy) == ("hazards.yaml[0].sources: empty",)
+
+
+def test_refuses_a_source_that_covers_what_is_not_there(copy):
+    edit(copy, "cuda.yaml", lambda rows: rows[0]["sources"][0].update(covers=["bandwidth"]))
+    assert faults(copy) == ("cuda.yaml[0].sources[0].covers: the row has no key 'bandwidth'",)
+
+
+def test_refuses_a_range_that_does_not_parse(copy):
+    edit(copy, "hazards.yaml", lambda rows: rows[1]["when"].update(capabilities="8.9"))
+    assert faults(copy) == (
+        "hazards.yaml[1].when.capabilities: '8.9' is not a bound such as '>=8.0'",
+    )
+
+
+def test_refuses_a_reason_on_what_is_applicable(copy):
+    def change(rows):
+        rows[0]["build_tags"][0]["not_applicable"] = "because"
+
+    edit(copy, "engines/llama.cpp.yaml", change)
+    assert faults(copy) == (
+        "engines/llama.cpp.yaml[0].build_tags[0].not_applicable: stands exactly where applicable "
+        "is false",
+    )
+
+
+def test_reports_every_fault_at_once(copy):
+    edit(copy, "gpus.yaml", lambda rows: rows[0].pop("name"))
+    edit(copy, "workloads.yaml", lambda rows: rows[0].update(context_tokens="many"))
+    edit(copy, "engines/vllm.yaml", lambda rows: rows[0].update(memory_model="vlm"))
+    found = faults(copy)
+    assert len(found) == 3
+    assert any(fault.startswith("engines/vllm.yaml[0].memory_model: 'vlm'") for fault in found)
+
+
+def test_a_file_that_is_no_yaml_is_a_matrix_error(copy):
+    (copy / "cuda.yaml").write_text("- {id: '1\n")
+    assert faults(copy)[0].startswith("cuda.yaml: ")
+
+
+def test_an_operators_models_come_after_ours(tmp_path):
+    rows = yaml.safe_load((MATRIX / "models.yaml").read_text())
+    row = rows[0]
+    row["id"], row["aliases"] = "my-model", []
+    row["checkpoints"][0]["id"], row["checkpoints"][0]["aliases"] = "my-model-q4_1", []
+    path = tmp_path / "models.yaml"
+    path.write_text(yaml.safe_dump([row]))
+    matrix = load_matrix(path)
+    assert matrix.models[-1].id == "my-model"
+    assert load_matrix().models == matrix.models[:-1]
+
+
+def test_an_operators_file_that_repeats_a_model_is_refused(tmp_path):
+    path = tmp_path / "models.yaml"
+    path.write_text((MATRIX / "models.yaml").read_text())
+    with pytest.raises(MatrixError, match="two rows have it"):
+        load_matrix(path)
+
+
+def test_an_operators_file_that_is_missing_is_named(tmp_path):
+    with pytest.raises(MatrixError, match="No such file"):
+        load_matrix(tmp_path / "none.yaml")
+
+
+def test_refuses_a_hazard_that_sets_what_no_engine_is_told(copy):
+    edit(copy, "hazards.yaml", lambda rows: rows[0].update(sets={"prefix_cache": False}))
+    assert faults(copy) == ("hazards.yaml[0].sets: no row has the id 'prefix_cache'",)
+
+
+@pytest.mark.parametrize(("key", "value"), [("url", "http://example.org"), ("read", "last week")])
+def test_refuses_a_source_that_nobody_can_follow(copy, key, value):
+    edit(copy, "cuda.yaml", lambda rows: rows[0]["sources"][0].update({key: value}))
+    assert faults(copy)[0].startswith(f"cuda.yaml[0].sources[0].{key}: {value!r} ")

@@ -1,0 +1,250 @@
+"""The gate against servers that fail in every way they know, and a systemd of scripts."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.nvml import rigs
+from tests.unit.onnode_rig import Exchange, put, run, site
+
+KEY = "0123456789abcdef"
+UNIT = "gpuwright-llm.service"
+STATE = {
+    "LoadState": "loaded",
+    "ActiveState": "active",
+    "SubState": "running",
+    "UnitFileState": "enabled",
+    "MainPID": "77",
+    "NeedDaemonReload": "no",
+    "Result": "success",
+    "NRestarts": "0",
+    "ControlGroup": f"/system.slice/{UNIT}",
+}
+
+
+class Node:
+    """A systemd and a journal made of scripts, and the spec of the gate in front of them."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.tmp_path = tmp_path
+        self.root = put(tmp_path / "node", {"/etc/llm.env": f"LLAMA_API_KEY={KEY}\n"})
+        put(self.root, {f"/sys/fs/cgroup/system.slice/{UNIT}/cgroup.procs": "77\n"})
+        self.tools = tmp_path / "tools"
+        self.tools.mkdir()
+        self.says()
+        self.script("journalctl", f"for i in $(seq 50); do echo line $i key {KEY}; done")
+        self.environment: dict[str, str] = {}
+
+    def script(self, name: str, body: str) -> None:
+        (self.tools / name).write_text(f"#!/bin/sh\n{body}\n")
+        (self.tools / name).chmod(0o755)
+
+    def says(self, **changed: str) -> None:
+        text = "\n".join(f"{k}={v}" for k, v in {**STATE, **changed}.items())
+        self.script("systemctl", f"cat <<'END'\n{text}\nEND")
+
+    def gate(self, port: int, **more: Any) -> dict[str, Any]:
+        spec = {
+            "unit": UNIT,
+            "bind": "127.0.0.1",
+            "port": port,
+            "served_model_name": "smol",
+            "env_file": "/etc/llm.env",
+            "deadline_seconds": 2,
+            "patience_seconds": 0.3,
+            "prompt": "Say hello.",
+            "gpu_uuids": [],
+            "root": str(self.root),
+            **more,
+        }
+        path = f"{self.tools}:{os.environ['PATH']}"
+        answer, finished = run("gate", spec, environment={"PATH": path, **self.environment})
+        assert KEY not in finished.stdout + finished.stderr
+        assert finished.returncode == (0 if answer["ok"] else 1)
+        return answer
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def serving(
+    *, name: str = "smol", said: object = "Hello.", status: int = 200, key: str = KEY
+) -> Callable[..., None]:
+    """A server as llama.cpp and vLLM answer, with the key of the environment file."""
+
+    def answer(exchange: Exchange) -> None:
+        if exchange.path == "/health":
+            exchange.reply_json({"status": "ok"})
+        elif exchange.headers.get("Authorization") != f"Bearer {key}":
+            exchange.reply_json({"error": "no"}, 401)
+        elif exchange.path == "/v1/models":
+            exchange.reply_json({"data": [{"id": name}]})
+        else:
+            body = json.loads(exchange.rfile.read(int(exchange.headers["Content-Length"])))
+            assert body["messages"] == [{"role": "user", "content": "Say hello."}]
+            message = {"role": "assistant", "content": said}
+            answer = {"choices": [{"message": message}], "usage": {"completion_tokens": 3}}
+            exchange.reply_json(answer, status)
+
+    return answer
+
+
+def test_a_model_that_answers_passes_with_its_words(node: Node):
+    with site(serving()) as server:
+        answer = node.gate(server.port)
+    assert answer["ok"] is True
+    assert (answer["completion"]["text"], answer["completion"]["tokens"]) == ("Hello.", 3)
+    assert (answer["gpus"], answer["restarts"]) == ([], 0)
+
+
+def test_waits_while_the_model_is_loaded(node: Node):
+    began = time.monotonic()
+    ready = serving()
+
+    def loading(exchange: Exchange) -> None:
+        if time.monotonic() - began < 0.8:
+            exchange.reply_json({"error": {"message": "Loading model"}}, 503)
+        else:
+            ready(exchange)
+
+    with site(loading) as server:
+        assert node.gate(server.port, deadline_seconds=20)["ok"] is True
+
+
+def test_a_model_that_loads_for_ever_is_given_up_at_the_deadline(node: Node):
+    def loading(exchange: Exchange) -> None:
+        exchange.reply_json({}, 503)
+
+    with site(loading) as server:
+        answer = node.gate(server.port, deadline_seconds=1)
+    assert answer["error"] == f"{UNIT} did not answer within 1 s: /health answers 503"
+    assert len(answer["journal"]) == 30
+    assert answer["journal"][-1] == "line 50 key ***"
+
+
+def test_nothing_on_the_port_is_said(node: Node):
+    assert "nothing listens on 127.0.0.1:1" in node.gate(1, deadline_seconds=0.5)["error"]
+
+
+def test_a_failed_unit_ends_the_wait_at_once(node: Node):
+    node.says(ActiveState="failed", Result="exit-code")
+    answer = node.gate(1, deadline_seconds=50)
+    assert "failed (result exit-code)" in answer["error"]
+    assert answer["journal"]
+
+
+def test_an_unknown_or_stopped_unit_is_said(node: Node):
+    node.says(LoadState="not-found")
+    assert "is not known to systemd" in node.gate(1, deadline_seconds=50)["error"]
+    node.says(ActiveState="inactive")
+    assert "is not running" in node.gate(1, deadline_seconds=50)["error"]
+
+
+def test_a_unit_that_starts_over_and_over_is_given_up(node: Node):
+    counter = node.tmp_path / "count"
+    counter.write_text("5")
+    words = "\n".join(f"{k}={v}" for k, v in STATE.items() if k != "NRestarts")
+    node.script(
+        "systemctl",
+        f"n=$(cat {counter}); echo $((n+1)) > {counter}; cat <<END\n{words}\nNRestarts=$n\nEND",
+    )
+    answer = node.gate(1, deadline_seconds=50)
+    assert "starts over and over: 3 restarts" in answer["error"]
+
+
+def test_a_key_that_the_server_does_not_accept_is_said_early(node: Node):
+    with site(serving(key="another-key")) as server:
+        answer = node.gate(server.port, deadline_seconds=50)
+    assert answer["error"] == f"{UNIT} does not accept the key in /etc/llm.env"
+
+
+def test_another_model_is_named(node: Node):
+    with site(serving(name="other")) as server:
+        answer = node.gate(server.port, deadline_seconds=50)
+    assert answer["error"] == f"{UNIT} serves other, needed smol"
+
+
+def test_somebody_else_on_the_port_is_named_although_he_answers(node: Node):
+    with site(serving()) as server:
+        table = f"head\n 0: 0100007F:{server.port:04X} 0:0 0A 0:0 0:0 0 0 0 5150 1\n"
+        put(
+            node.root,
+            {
+                "/proc/net/tcp": table,
+                "/proc/99/comm": "vllm\n",
+                "/proc/99/cgroup": "0::/system.slice/old.service\n",
+            },
+        )
+        (node.root / "proc/99/fd").mkdir()
+        (node.root / "proc/99/fd/3").symlink_to("socket:[5150]")
+        answer = node.gate(server.port, deadline_seconds=50)
+    assert f"is held by vllm (pid 99, old.service), not by {UNIT}" in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("handler", "word"),
+    [
+        (serving(said=""), "answers a prompt with nothing"),
+        (serving(said=None), "answers a prompt with nothing"),
+        (serving(status=500), "answers a prompt with 500"),
+    ],
+)
+def test_a_model_that_says_nothing_does_not_pass(
+    node: Node, handler: Callable[..., None], word: str
+):
+    with site(handler) as server:
+        assert word in node.gate(server.port)["error"]
+
+
+def test_a_server_that_accepts_and_never_answers_ends_at_the_deadline(node: Node):
+    def hanging(exchange: Exchange) -> None:
+        time.sleep(7)
+
+    with site(hanging) as server:
+        answer = node.gate(server.port, deadline_seconds=1)
+    assert "did not answer within" in answer["error"]
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return rigs.build(tmp_path_factory.mktemp("nvml"))
+
+
+def on_gpus(node: Node, library: Path, *lines: str) -> None:
+    (node.tmp_path / "scenario").write_text(rigs.scenario(rigs.card(0), rigs.card(1), *lines))
+    node.environment = {
+        "LD_LIBRARY_PATH": str(library),
+        "NVML_SCENARIO": str(node.tmp_path / "scenario"),
+    }
+
+
+def test_processes_on_every_planned_gpu_pass(node: Node, library: Path):
+    on_gpus(node, library, "process 0 77 100", "process 1 77 100", "process 1 5 1")
+    with site(serving()) as server:
+        answer = node.gate(server.port, gpu_uuids=[rigs.uuid(0), rigs.uuid(1)])
+    assert answer["gpus"] == [rigs.uuid(0), rigs.uuid(1)]
+
+
+def test_a_service_that_fell_back_to_the_cpu_does_not_pass(node: Node, library: Path):
+    on_gpus(node, library, "process 0 77 100", "process 1 5 1")
+    with site(serving()) as server:
+        answer = node.gate(server.port, gpu_uuids=[rigs.uuid(0), rigs.uuid(1)])
+    assert f"has no process on {rigs.uuid(1)}: it runs on the CPU" in answer["error"]
+
+
+def test_in_a_container_an_open_card_has_to_do(node: Node, library: Path):
+    put(node.root, {"/run/systemd/container": "lxc", "/proc/77/comm": "llama-server"})
+    on_gpus(node, library, "process 0 123456 100")
+    (node.root / "proc/77/fd").mkdir()
+    with site(serving()) as server:
+        answer = node.gate(server.port, gpu_uuids=[rigs.uuid(0)])
+        assert "runs on the CPU" in answer["error"]
+        (node.root / "proc/77/fd/9").symlink_to("/dev/nvidia0")
+        assert node.gate(server.port, gpu_uuids=[rigs.uuid(0)])["ok"] is True

@@ -1,0 +1,198 @@
+"""What state GPUs are in: the real pynvml on a stand-in library, and the PCI bus of a fake tree."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwright.onnode import graphics, nvml
+from gpuwright.onnode.tree import Tree
+from tests.nvml import rigs
+from tests.unit.onnode_rig import put, run
+
+VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Sep 1\nGCC version: gcc 12.2\n"
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (x)\n"
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return rigs.build(tmp_path_factory.mktemp("nvml"))
+
+
+def pci(root: Path, address: str, vendor: str, device: str, kind: str, driver: str | None) -> None:
+    """A device on the fake node's PCI bus."""
+    place = f"/sys/bus/pci/devices/{address}"
+    put(root, {f"{place}/vendor": vendor, f"{place}/device": device, f"{place}/class": kind})
+    if driver:
+        (root / place[1:] / "driver").symlink_to(f"../../bus/pci/drivers/{driver}")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    """A fake node with a mainboard's own graphics and two 3090s, driver loaded."""
+    root = put(tmp_path / "node", {"/proc/driver/nvidia/version": VERSION.format("580.95.05")})
+    pci(root, "0000:00:02.0", "0x1a03", "0x2000", "0x030000", "ast")
+    pci(root, "0000:01:00.0", "0x10de", "0x2204", "0x030000", "nvidia")
+    pci(root, "0000:02:00.0", "0x10de", "0x2204", "0x030000", "nvidia")
+    pci(root, "0000:01:00.1", "0x10de", "0x1aef", "0x040300", "snd_hda_intel")
+    return root
+
+
+def gpus(root: Path, tmp_path: Path, library: Path, scenario: str) -> dict[str, Any]:
+    (tmp_path / "scenario").write_text(scenario)
+    environment = {"LD_LIBRARY_PATH": str(library), "NVML_SCENARIO": str(tmp_path / "scenario")}
+    spec = {"root": str(root), "sections": ["gpus", "virtualization"]}
+    answer, finished = run("probe", spec, environment=environment)
+    assert finished.returncode == 0
+    assert answer["notes"] == []
+    found: dict[str, Any] = answer["gpus"]
+    return found
+
+
+def test_two_cards_are_seen_in_pci_order(node: Path, tmp_path: Path, library: Path):
+    found = gpus(
+        node,
+        tmp_path,
+        library,
+        rigs.scenario(rigs.card(1), rigs.card(0), "process 1 4242 18446744073709551615"),
+    )
+    assert found["status"] == "ok"
+    assert (found["driver_version"], found["cuda_version"]) == ("580.95.05", "13.0")
+    first, second = found["devices"]
+    assert first == {
+        "index": 0,
+        "uuid": rigs.uuid(0),
+        "pci_address": "0000:01:00.0",
+        "pci_id": "10de:2204",
+        "name": "NVIDIA GeForce RTX 3090",
+        "compute_capability": "8.6",
+        "memory_total_bytes": rigs.MEMORY_3090,
+        "memory_free_bytes": rigs.MEMORY_3090 - (400 << 20),
+        "processes": [{"pid": 4242, "used_bytes": None}],
+    }
+    assert (second["index"], second["pci_address"], second["processes"]) == (1, "0000:02:00.0", [])
+    assert [one["id"] for one in found["pci"]] == ["1a03:2000", "10de:2204", "10de:2204"]
+    assert found["pci"][0]["driver"] == "ast"
+
+
+def test_a_library_of_another_version_is_a_mismatch_with_both_versions(
+    node: Path, tmp_path: Path, library: Path
+):
+    put(node, {"/proc/driver/nvidia/version": VERSION.format("575.64.03")})
+    found = gpus(node, tmp_path, library, rigs.MISMATCH)
+    assert found["status"] == "driver_mismatch"
+    assert "575.64.03" in found["detail"]
+    assert "580.95.05" in found["detail"]
+    assert found["driver_version"] == "575.64.03"
+    assert found["devices"] == []
+
+
+def test_a_card_off_the_bus_is_lost_and_the_other_is_still_told(
+    node: Path, tmp_path: Path, library: Path
+):
+    found = gpus(node, tmp_path, library, rigs.LOST)
+    assert found["status"] == "gpu_lost"
+    assert [(one["index"], one["uuid"]) for one in found["devices"]] == [(1, rigs.uuid(1))]
+
+
+def test_a_card_that_fails_while_it_is_read_is_lost(node: Path, tmp_path: Path, library: Path):
+    scenario = rigs.scenario(rigs.card(0), rigs.card(1), "error nvmlDeviceGetMemoryInfo 0 15")
+    assert gpus(node, tmp_path, library, scenario)["status"] == "gpu_lost"
+
+
+def test_a_card_that_the_driver_holds_but_cannot_start_is_lost(
+    node: Path, tmp_path: Path, library: Path
+):
+    found = gpus(node, tmp_path, library, rigs.ONE_3090)
+    assert found["status"] == "gpu_lost"
+    assert "0000:02:00.0" in found["detail"]
+
+
+def test_a_container_may_see_fewer_cards_than_its_pci_bus(
+    node: Path, tmp_path: Path, library: Path
+):
+    put(node, {"/run/systemd/container": "lxc\n"})
+    assert gpus(node, tmp_path, library, rigs.ONE_3090)["status"] == "ok"
+
+
+def test_without_a_pci_bus_the_library_is_believed(tmp_path: Path, library: Path):
+    root = put(tmp_path / "wsl", {"/proc/sys/kernel/osrelease": "5.15-microsoft-standard-WSL2\n"})
+    found = gpus(root, tmp_path, library, rigs.ONE_3090)
+    assert (found["status"], found["pci"]) == ("ok", [])
+
+
+def test_a_driver_that_hangs_is_given_up_after_five_seconds(
+    node: Path, tmp_path: Path, library: Path
+):
+    began = time.monotonic()
+    found = gpus(node, tmp_path, library, rigs.HANG)
+    assert found["status"] == "unreadable"
+    assert "did not answer within 5 s" in found["detail"]
+    assert time.monotonic() - began < 8
+
+
+def test_a_user_who_may_not_ask_is_told_so(node: Path, tmp_path: Path, library: Path):
+    found = gpus(node, tmp_path, library, rigs.FORBIDDEN)
+    assert found["status"] == "unreadable"
+    assert "may not be asked by this user" in found["detail"]
+
+
+def test_another_driver_is_named(tmp_path: Path, library: Path):
+    pci(tmp_path / "node", "0000:01:00.0", "0x10de", "0x2204", "0x030000", "nouveau")
+    found = gpus(tmp_path / "node", tmp_path, library, rigs.NOT_LOADED)
+    assert found["status"] == "no_driver"
+    assert "nouveau" in found["detail"]
+
+
+def test_a_card_handed_to_virtual_machines_is_no_lost_one(tmp_path: Path, library: Path):
+    root = tmp_path / "node"
+    pci(root, "0000:01:00.0", "0x10de", "0x2204", "0x030000", "nvidia")
+    pci(root, "0000:02:00.0", "0x10de", "0x2204", "0x030000", "vfio-pci")
+    found = gpus(root, tmp_path, library, rigs.ONE_3090)
+    assert found["status"] == "ok"
+    assert "0000:02:00.0 (10de:2204) is driven by vfio-pci" in found["detail"]
+
+
+def test_a_card_without_libraries_has_no_driver(node: Path, tmp_path: Path):
+    found = gpus(node, tmp_path, tmp_path / "nothing", "")
+    assert found["status"] == "no_driver"
+    assert "libnvidia-ml.so.1" in found["detail"]
+
+
+def test_a_node_with_another_vendors_card_has_no_gpu_for_us(tmp_path: Path):
+    pci(tmp_path / "node", "0000:03:00.0", "0x1002", "0x744c", "0x030000", "amdgpu")
+    found = gpus(tmp_path / "node", tmp_path, tmp_path, "")
+    assert found["status"] == "no_gpu"
+    assert "1002:744c at 0000:03:00.0" in found["detail"]
+
+
+def test_a_driver_too_old_for_a_call_leaves_that_value_open(
+    node: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+):
+    old = rigs.build(tmp_path_factory.mktemp("old"), flags=["-DWITHOUT_PROCESSES_V3"])
+    scenario = rigs.scenario(
+        rigs.card(0), rigs.card(1), "process 0 7 9", "error nvmlDeviceGetMemoryInfo 1 3"
+    )
+    first, second = gpus(node, tmp_path, old, scenario)["devices"]
+    assert first["processes"] == [{"pid": 7, "used_bytes": 9}]
+    assert second["memory_total_bytes"] is None
+
+
+def test_a_hostile_product_name_is_made_harmless(node: Path, tmp_path: Path, library: Path):
+    scenario = rigs.scenario(rigs.card(0, name="RTX\x1b[31m 3090"), rigs.card(1))
+    assert gpus(node, tmp_path, library, scenario)["devices"][0]["name"] == "RTX?[31m 3090"
+
+
+def test_the_module_version_is_read_from_both_flavours(tmp_path: Path):
+    path = "/proc/driver/nvidia/version"
+    assert graphics.module_version(Tree(str(put(tmp_path / "a", {path: OPEN})))) == "580.95.05"
+    closed = put(tmp_path / "b", {path: VERSION.format("470.256.02")})
+    assert graphics.module_version(Tree(str(closed))) == "470.256.02"
+    assert graphics.module_version(Tree(str(tmp_path / "c"))) is None
+
+
+def test_pci_addresses_are_written_as_the_kernel_writes_them():
+    assert nvml.pci_address("00000000:01:00.0") == "0000:01:00.0"
+    assert nvml.pci_address("00010000:0A:00.0") == "10000:0a:00.0"
+    assert nvml.pci_address("nonsense") is None

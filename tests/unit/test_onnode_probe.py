@@ -1,0 +1,240 @@
+"""The node document: what a fake tree says is in it, and nothing makes the probe fail."""
+
+import json
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwright.onnode import probe
+from tests.unit.onnode_rig import Exchange, put, run, site
+
+STAT = "77 (llama) server) S 1 77 77 0 -1 4194560 1 0 0 0 5 5 0 0 20 0 9 0 4200 1 1\n"
+NODE = {
+    "/etc/os-release": 'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\nPRETTY_NAME="Deb"\n',
+    "/etc/passwd": (
+        "root:x:0:0:root:/root:/bin/bash\n"
+        "gpuwright:x:998:998::/nonexistent:/usr/sbin/nologin\nbroken\n"
+    ),
+    "/etc/group": "root:x:0:\n",
+    "/proc/cpuinfo": "processor: 0\nmodel name\t: Rig\x1b CPU\nflags\t: avx2 hypervisor\n\n",
+    "/proc/meminfo": "MemTotal:  1000 kB\nMemAvailable: 500 kB\n",
+    "/proc/1/comm": "systemd\n",
+    "/proc/1/environ": "HOME=/\0container=lxc\0",
+    "/proc/stat": "cpu 1\nbtime 1700000000\n",
+    "/proc/net/tcp": (
+        "head\n 0: 0100007F:1F90 0:0 0A 0:0 0:0 0 0 0 5150 1\n"
+        " 1: 0100007F:0016 0:0 0A 0:0 0:0 0 0 0 99 1\n"
+    ),
+    "/proc/77/comm": "llama-server\n",
+    "/proc/77/cgroup": "0::/system.slice/gpuwright-llm.service\n",
+    "/proc/77/environ": "SECRET=1\0GPUWRIGHT_PLAN=abc\0",
+    "/proc/77/stat": STAT,
+    "/proc/self/mountinfo": "1 0 8:1 / / rw - ext4 /dev/sda rw\n",
+    "/sys/devices/system/cpu/online": "0-3,8\n",
+    "/usr/lib/systemd/libsystemd-shared-252.so": "",
+    "/var/lib/dpkg/status": "Package: cmake\nStatus: install ok installed\nVersion: 3.25\n",
+    "/run/systemd/system/x": "",
+    "/etc/systemd/system/gpuwright-llm.service": "[Unit]\n",
+    "/etc/gpuwright/services/llm.env": "LLAMA_API_KEY=0123456789abcdef\nSHORT_API_KEY=x\n",
+    "/var/lib/gpuwright/plans/llm.json": '{"schema": 1}',
+    "/var/lib/gpuwright/plans/old.json": "{",
+    "/opt/gpuwright/engines/llama.cpp-b1-k/gpuwright.json": '{"key": "k"}',
+    "/opt/gpuwright/engines/llama.cpp-b1-k/bin/llama-server": "ELF",
+    "/opt/gpuwright/engines/llama.cpp-b2-k.partial/bin/llama-server": "half",
+    "/var/lib/gpuwright/models/smol/m.gguf": "weights",
+    "/var/lib/gpuwright/models/smol/.partial/abc": "half",
+    "/var/lib/gpuwright/models/bad\nname/x": "",
+}
+SHOW = """#!/bin/sh
+echo "$*" >> {log}
+cat <<'END'
+LoadState=loaded
+ActiveState=active
+SubState=running
+UnitFileState=enabled
+MainPID=77
+NeedDaemonReload=no
+Result=success
+NRestarts=2
+ControlGroup=/system.slice/gpuwright-llm.service
+END
+"""
+NOT_HERE = {"ports": None, "virtualization": None}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    """A fake node's tree; process 77 is a running service that holds port 8080."""
+    root = put(tmp_path / "node", NODE)
+    (root / "proc/77/fd").mkdir()
+    (root / "proc/77/fd/3").symlink_to("socket:[5150]")
+    (root / "proc/77/exe").symlink_to("/opt/gpuwright/engines/llama.cpp-b1-k/bin/llama-server")
+    put(root, {"/sys/fs/cgroup/system.slice/gpuwright-llm.service/cgroup.procs": "77\n78\n"})
+    return root
+
+
+def look(root: Path, tmp_path: Path, **spec: Any) -> dict[str, Any]:
+    """The probe's answer on a fake node whose systemctl is a script."""
+    tools = tmp_path / "tools"
+    tools.mkdir(exist_ok=True)
+    (tools / "systemctl").write_text(SHOW.format(log=tmp_path / "systemctl.log"))
+    (tools / "systemctl").chmod(0o755)
+    path = f"{tools}:{os.environ['PATH']}"
+    answer, finished = run("probe", {"root": str(root), **spec}, environment={"PATH": path})
+    assert finished.returncode == 0
+    return answer
+
+
+def test_reads_what_the_node_is(node: Path, tmp_path: Path):
+    found = look(node, tmp_path, packages=["cmake", "ninja-build"], disks=["/var/lib/none/deep"])
+    assert found["schema"] == 1
+    assert found["os"]["codename"] == "bookworm"
+    assert found["cpu"] == {"model": "Rig? CPU", "threads": 5, "flags": ["avx2", "hypervisor"]}
+    assert found["memory"] == {"total_bytes": 1024000, "available_bytes": 512000}
+    assert found["systemd"] == {"version": 252, "running": True}
+    assert found["virtualization"] == "lxc"
+    assert found["packages"] == {"cmake": "3.25", "ninja-build": None}
+    assert found["disks"]["/var/lib/none/deep"]["mount"] == "/"
+    assert found["disks"]["/var/lib/none/deep"]["type"] == "ext4"
+    assert found["notes"] == []
+
+
+def test_names_who_listens(node: Path, tmp_path: Path):
+    ssh, llm = look(node, tmp_path)["ports"]
+    assert (ssh["port"], ssh["pid"], ssh["unit"]) == (22, None, None)
+    assert llm == {
+        "port": 8080,
+        "address": "127.0.0.1",
+        "pid": 77,
+        "process": "llama-server",
+        "unit": "gpuwright-llm.service",
+    }
+
+
+def test_tells_files_of_ours_and_passes_over_what_is_half_done(node: Path, tmp_path: Path):
+    ours = look(node, tmp_path, service="llm", port=1, paths=["/etc/none"])["ours"]
+    assert ours["user"]["shell"] == "/usr/sbin/nologin"
+    files = ours["files"]
+    engine = "/opt/gpuwright/engines/llama.cpp-b1-k/bin/llama-server"
+    assert files[engine]["sha256"]
+    assert files[engine]["inode"] == (node / engine[1:]).stat().st_ino
+    assert files["/etc/none"] is None
+    assert files["/etc/gpuwright/services/llm.env"]["variables"] == ["LLAMA_API_KEY"]
+    assert not [path for path in files if "partial" in path or "\n" in path]
+    assert ours["stamps"]["/var/lib/gpuwright/plans/llm.json"] == {"schema": 1}
+    assert ours["stamps"]["/var/lib/gpuwright/plans/old.json"] is None
+    assert "0123456789abcdef" not in json.dumps(ours)
+
+
+def test_asks_systemd_once_and_reads_the_process_itself(node: Path, tmp_path: Path):
+    service = look(node, tmp_path, service="llm", port=1)["ours"]["service"]
+    assert (service["active"], service["sub"], service["restarts"]) == ("active", "running", 2)
+    assert service["need_daemon_reload"] is False
+    assert service["environment"] == {"GPUWRIGHT_PLAN": "abc"}
+    assert service["started_at"] == 1700000000 + 4200 / os.sysconf("SC_CLK_TCK")
+    assert service["pids"] == [77, 78]
+    assert service["exe"]["path"].endswith("/bin/llama-server")
+    assert service["health"]["error"] == "nothing listens on 127.0.0.1:1"
+    assert len((tmp_path / "systemctl.log").read_text().splitlines()) == 1
+
+
+def test_asks_the_service_with_its_key(node: Path, tmp_path: Path):
+    def answer(exchange: Exchange) -> None:
+        exchange.reply_json({"data": [{"id": "smol"}]})
+
+    with site(answer) as server:
+        found = look(node, tmp_path, service="llm", bind="0.0.0.0", port=server.port)
+    health = found["ours"]["service"]["health"]
+    assert health == {"status": 200, "models": ["smol"], "models_status": 200, "error": None}
+    assert server.seen[1][2]["Authorization"] == "Bearer 0123456789abcdef"
+
+
+def test_a_service_that_hangs_costs_a_second_and_is_an_error(node: Path, tmp_path: Path):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        port = silent.getsockname()[1]
+        found = look(node, tmp_path, service="llm", port=port)
+    assert found["ours"]["service"]["health"]["error"].endswith("did not answer within 1 s")
+    assert found["seconds"] < 3
+
+
+def test_hashes_large_files_only_when_everything_is_verified(node: Path, tmp_path: Path):
+    big = put(node, {"/var/lib/gpuwright/models/smol/m.gguf": b"x" * ((1 << 20) + 1)})
+    assert big == node
+    path = "/var/lib/gpuwright/models/smol/m.gguf"
+    assert look(node, tmp_path)["ours"]["files"][path]["sha256"] is None
+    assert look(node, tmp_path, verify="full")["ours"]["files"][path]["sha256"]
+
+
+def test_an_empty_tree_is_a_document_full_of_nulls(tmp_path: Path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    found = look(empty, tmp_path, service="llm", port=1, packages=["x"], disks=["/a"])
+    assert found["gpus"]["status"] == "no_gpu"
+    assert found["os"]["id"] is None
+    assert found["memory"] == {"total_bytes": None, "available_bytes": None}
+    assert found["packages"] == {"x": None}
+    assert found["ours"]["service"]["active"] is None
+
+
+def test_asks_only_for_the_sections_that_are_wanted(node: Path, tmp_path: Path):
+    found = look(node, tmp_path, sections=["glibc"])
+    assert {key: found[key] for key in NOT_HERE} == NOT_HERE
+    assert found["glibc"]
+
+
+def test_fifos_and_devices_in_our_places_do_not_hold_it_up(node: Path, tmp_path: Path):
+    os.mkfifo(node / "var/lib/gpuwright/plans/fifo.json")
+    (node / "etc/os-release").unlink()
+    os.mkfifo(node / "etc/os-release")
+    found = look(node, tmp_path, service="llm", port=1)
+    assert found["ours"]["files"]["/var/lib/gpuwright/plans/fifo.json"]["type"] == "other"
+    assert found["seconds"] < 5
+
+
+def test_real_ports_have_their_process():
+    with socket.socket() as ours:
+        ours.bind(("127.0.0.1", 0))
+        ours.listen()
+        port = ours.getsockname()[1]
+        answer, _ = run("probe", {"sections": ["ports"]})
+        assert [one["pid"] for one in answer["ports"] if one["port"] == port] == [os.getpid()]
+
+
+def test_a_start_time_compares_with_the_time_of_files(tmp_path: Path):
+    from gpuwright.onnode.service import started_at
+    from gpuwright.onnode.tree import Tree
+
+    before = time.time()
+    child = subprocess.Popen(["sleep", "30"])
+    try:
+        started = started_at(Tree(), child.pid)
+        (tmp_path / "later").touch()
+        assert started is not None
+        assert before - 0.05 <= started <= (tmp_path / "later").stat().st_mtime + 0.05
+    finally:
+        child.kill()
+        child.wait()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(["layout", "service", "bind", "port", "packages", "disks", "verify"]),
+        st.none() | st.integers() | st.text(max_size=6) | st.lists(st.text(max_size=4), max_size=2),
+        max_size=4,
+    )
+)
+def test_any_specification_gives_a_document(tmp_path_factory: Any, spec: dict[str, Any]):
+    root = tmp_path_factory.mktemp("node")
+    found = probe.main({"root": str(root), "sections": None, **spec}, None)
+    assert found["schema"] == 1
+    assert json.dumps(found)

@@ -1,0 +1,156 @@
+"""Files, directories and keys: atomic, private from the first moment, left alone if right."""
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwright.onnode.owned import valid_key, variables
+from gpuwright.onnode.write import with_key
+from tests.unit.onnode_rig import run
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_makes_directories_and_files_with_their_modes(tmp_path: Path):
+    text = tmp_path / "a" / "b" / "unit"
+    spec = {
+        "directories": [{"path": str(text.parent), "mode": "0700", "owner": "root"}],
+        "files": [{"path": str(text), "mode": "0640", "content": "[Unit]\n", "group": "root"}],
+    }
+    answer, _ = run("write", spec)
+    assert answer == {"ok": True, "changed": [str(text.parent), str(text)], "same": []}
+    assert text.read_text() == "[Unit]\n"
+    assert (mode(text), mode(text.parent), mode(tmp_path / "a")) == (0o640, 0o700, 0o755)
+
+
+def test_a_second_run_touches_nothing(tmp_path: Path):
+    path = tmp_path / "f"
+    spec = {
+        "directories": [{"path": str(tmp_path / "d"), "mode": "0755"}],
+        "files": [
+            {"path": str(path), "mode": "0644", "content": "x"},
+            {"path": str(tmp_path / "k"), "mode": "0600", "generate": "api_key"},
+        ],
+    }
+    run("write", spec)
+    before = (path.stat().st_mtime_ns, path.stat().st_ino, (tmp_path / "k").read_text())
+    answer, _ = run("write", spec)
+    assert answer["changed"] == []
+    assert before == (path.stat().st_mtime_ns, path.stat().st_ino, (tmp_path / "k").read_text())
+
+
+def test_only_a_wrong_mode_is_mended_without_a_new_file(tmp_path: Path):
+    path = tmp_path / "f"
+    path.write_text("x")
+    path.chmod(0o666)
+    inode = path.stat().st_ino
+    run("write", {"files": [{"path": str(path), "mode": "0600", "content": "x"}]})
+    assert (mode(path), path.stat().st_ino) == (0o600, inode)
+    answer, _ = run("write", {"modes": [{"path": str(path), "mode": "0640"}]})
+    assert (answer["changed"], mode(path)) == ([str(path)], 0o640)
+
+
+def test_a_secret_comes_over_standard_input_and_is_never_readable_by_others(tmp_path: Path):
+    path = tmp_path / "secret"
+    seen: set[int] = set()
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.is_set():
+            for entry in os.scandir(tmp_path):
+                try:
+                    seen.add(stat.S_IMODE(entry.stat().st_mode))
+                except FileNotFoundError:
+                    continue
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for number in range(4):
+        spec = {"files": [{"path": str(path), "mode": "0600", "content_stdin": True}]}
+        _, finished = run("write", spec, stdin=f"very secret {number}\n")
+        assert "secret 0" not in finished.stdout + finished.stderr
+    done.set()
+    watcher.join()
+    assert path.read_text() == "very secret 3\n"
+    assert seen == {0o600}
+
+
+def test_a_generated_key_is_never_shown_and_each_is_its_own(tmp_path: Path):
+    keys = set()
+    for name in ("a", "b"):
+        path = tmp_path / name
+        spec = {"files": [{"path": str(path), "mode": "0600", "generate": ["LLAMA_API_KEY"]}]}
+        _, finished = run("write", spec)
+        line = path.read_text()
+        assert line.startswith("LLAMA_API_KEY=")
+        key = line.strip().partition("=")[2]
+        assert len(key) >= 40
+        assert key not in finished.stdout + finished.stderr
+        keys.add(key)
+    assert len(keys) == 2
+
+
+def test_a_key_that_is_there_is_kept_with_every_other_line(tmp_path: Path):
+    path = tmp_path / "llm.env"
+    path.write_text("# ours\nLLAMA_API_KEY=chosen-by-hand\nHF_HOME=/x\n")
+    spec = {"files": [{"path": str(path), "mode": "0600", "generate": "api_key"}]}
+    run("write", spec)
+    assert path.read_text() == "# ours\nLLAMA_API_KEY=chosen-by-hand\nHF_HOME=/x\n"
+    path.write_text("LLAMA_API_KEY=\nHF_HOME=/x\n")
+    run("write", spec)
+    assert path.read_text().startswith("HF_HOME=/x\nLLAMA_API_KEY=")
+
+
+def test_what_is_no_regular_file_is_refused_and_left_alone(tmp_path: Path):
+    target = tmp_path / "target"
+    target.write_text("precious")
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("link", "fifo"):
+        answer, finished = run("write", {"files": [{"path": str(tmp_path / name), "content": "x"}]})
+        assert (answer["ok"], finished.returncode) == (False, 1)
+        assert str(tmp_path / name) in answer["error"]
+    assert target.read_text() == "precious"
+    answer, _ = run("write", {"directories": [{"path": str(link)}]})
+    assert answer["ok"] is False
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"path": "relative", "content": "x"},
+        {"path": "/tmp/../etc/x", "content": "x"},
+        {"path": "/tmp/x", "content": "x", "mode": "rw"},
+        {"path": "/tmp/x", "content": "x", "owner": "no-such-user"},
+        {"path": "/tmp/x"},
+        {"path": "/tmp/x", "content": "x", "generate": "api_key"},
+        {"path": "/tmp/x", "generate": "password"},
+        {"path": "/nonexistent/dir/x", "content": "x"},
+    ],
+)
+def test_a_row_that_makes_no_sense_is_a_sentence(row: dict[str, str]):
+    answer, finished = run("write", {"files": [row]})
+    assert answer["ok"] is False
+    assert answer["error"]
+    assert finished.stderr == ""
+
+
+def test_a_leftover_of_a_killed_run_is_replaced(tmp_path: Path):
+    (tmp_path / ".f.gpuwright-new").write_text("half")
+    run("write", {"files": [{"path": str(tmp_path / "f"), "content": "whole"}]})
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+
+
+@given(st.text(max_size=120), st.text("abcDEF123-_", min_size=8, max_size=20))
+def test_after_it_any_file_has_a_valid_key_and_its_other_lines(text: str, key: str):
+    written = with_key(text, "LLAMA_API_KEY", key)
+    assert valid_key(variables(written)["LLAMA_API_KEY"])
+    assert with_key(written, "LLAMA_API_KEY", "another-key") == written
