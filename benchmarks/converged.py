@@ -1,7 +1,7 @@
-"""What a run costs: from a bare node to the first answer by step, and a converged run beside others.
+"""What a run costs: from a bare node to the first answer, and a converged run beside others.
 
-`make bench`, or python -m benchmarks.converged [--rounds N] [--json]. One lab node, one machine, one
-run: the ratios are what to compare, the seconds are this machine's.
+`make bench`, or python -m benchmarks.converged [--rounds N] [--json]. One lab node, one machine,
+one run: the ratios are what to compare, the seconds are this machine's.
 
 - floor: `pyinfra INVENTORY exec -- true`, nothing less can be had from pyinfra
 - gpuwright: `pyinfra -y INVENTORY deploys/serve.py` on the served node, which changes nothing
@@ -71,9 +71,12 @@ def first_serve(path: Path) -> dict[str, float]:
     return steps
 
 
-def timed(command: list[str], **keywords: Any) -> float:
+def timed(command: list[str], environment: dict[str, str] | None = None) -> float:
+    """Wall time of a command in seconds; SystemExit with what it said when it fails."""
     began = time.monotonic()
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, **keywords)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment
+    )
     seconds = time.monotonic() - began
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
@@ -148,12 +151,12 @@ def main() -> None:
         path = inventory(folder / "hosts.py", [(node, {"gpuwright": {"model": MODEL}})])
         steps = first_serve(path)
         playbook, environment = ansible(node, folder)
-        timed(playbook, env=environment)  # installs python3-apt, opens the connection
+        timed(playbook, environment)  # installs python3-apt, opens the connection
         runs: dict[str, list[float]] = {"floor": [], "gpuwright": [], "ansible": []}
         for _ in range(arguments.rounds):
             runs["floor"].append(timed([*PYINFRA, "-y", str(path), "exec", "--", "true"]))
             runs["gpuwright"].append(timed([*PYINFRA, "-y", str(path), "deploys/serve.py"]))
-            runs["ansible"].append(timed(playbook, env=environment))
+            runs["ansible"].append(timed(playbook, environment))
         medians = {name: statistics.median(values) for name, values in runs.items()}
         result = {
             "first_serve_seconds": steps,

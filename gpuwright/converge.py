@@ -16,6 +16,9 @@ from gpuwright.plan import ModelFile, Plan
 STAMP = "gpuwright.json"
 PLAN_VARIABLE = "GPUWRIGHT_PLAN"
 
+# What systemd-detect-virt says of a node that has a kernel, and so process numbers, of its own.
+_MACHINES = ("none", "kvm", "qemu", "xen", "vmware", "microsoft", "oracle", "amazon", "parallels")
+
 Document = Mapping[str, Any]
 
 
@@ -136,25 +139,24 @@ class Changes:
 
     def reasons(self) -> tuple[str, ...]:
         """Every change as one line, in the order in which a run makes them."""
-        lines: list[str] = []
-        if self.packages:
-            lines.append(f"install packages {' '.join(self.packages)}")
-        for text in (self.user, self.build, self.fetch, self.environment):
-            if text:
-                lines.append(text)
-        lines += [f"directory {d.path}: mode {d.mode}, owner {d.owner}" for d in self.directories]
-        for text in (
+        packages = f"install packages {' '.join(self.packages)}" if self.packages else None
+        paths = " ".join(directory.path for directory in self.directories)
+        in_order = (
+            packages,
+            self.user,
+            f"create or repair directories {paths}" if paths else None,
+            self.fetch,
+            self.build,
+            self.environment,
             self.environment_mode,
             self.unit,
+            self.record,
             self.reload,
             self.enable,
             self.restart,
-            self.record,
             self.gate,
-        ):
-            if text:
-                lines.append(text)
-        return tuple(lines)
+        )
+        return tuple(line for line in in_order if line)
 
 
 def digest_of(text: str) -> str:
@@ -357,13 +359,20 @@ def _trouble(expected: Expected, document: Document) -> str | None:
     if served not in (health.get("models") or []):
         return f"/v1/models does not name {served}"
     planned = {gpu.uuid for gpu in expected.plan.gpus}
-    if planned and not planned <= _gpus_in_use(document):
+    in_use = _gpus_in_use(document)
+    if in_use is not None and not planned <= in_use:
         return f"its processes are not on {', '.join(sorted(planned))}"
     return None
 
 
-def _gpus_in_use(document: Document) -> set[str]:
-    """UUIDs of the cards on which processes of the service's unit are."""
+def _gpus_in_use(document: Document) -> set[str] | None:
+    """UUIDs of the cards on which processes of the service's unit are; None: it cannot be told.
+
+    NVML numbers processes as the kernel's first namespace does: inside a container they are other
+    numbers than ours, if it lists any (the gate has its own way there).
+    """
+    if document["virtualization"] not in _MACHINES:
+        return None
     pids = set((document["ours"]["service"] or {}).get("pids") or ())
     return {
         device["uuid"]

@@ -197,6 +197,7 @@ def _memory_request(
         kv=kv,
         weights_bytes=combination.checkpoint.max_bytes,
         host_bytes=combination.checkpoint.host_bytes,
+        ram_bytes=host.memory_total_bytes or 0,
         devices=devices,
         on_gpu=bool(combination.gpus),
         model_context_tokens=model.max_context_tokens,

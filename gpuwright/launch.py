@@ -69,6 +69,8 @@ def _llama_cpp(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> 
         "--no-ui",
         "--offline",
     ]
+    if "context_checkpoints" in parameters:
+        argv += ["--ctx-checkpoints", str(parameters["context_checkpoints"])]
     if plan.gpus:
         # A build without CUDA would answer this flag with a warning about a missing GPU.
         argv += ["--n-gpu-layers", str(parameters["gpu_layers"])]

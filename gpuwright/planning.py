@@ -7,8 +7,6 @@ from typing import Any
 
 from gpuwright.engine_rows import MemoryModel
 from gpuwright.fitting import Candidate
-from gpuwright.memory.llama_cpp import prompt_cache_bytes
-from gpuwright.memory.request import MIB
 from gpuwright.plan import ModelFile, Plan, PlannedGpu, Rejection
 from gpuwright.refusals import gib
 from gpuwright.routing import route_for
@@ -27,7 +25,7 @@ def plan_of(site: Site, best: Candidate, why_not: tuple[Rejection, ...]) -> Plan
         port=want.port,
         model=chosen.model.id,
         checkpoint=chosen.checkpoint.id,
-        served_model_name=want.served_model_name or chosen.model.id,
+        served_model_name=want.served_model_name or chosen.model.name,
         quantization=chosen.checkpoint.quantization,
         engine=chosen.release.engine,
         release=chosen.release.release,
@@ -70,8 +68,6 @@ def _parameters(site: Site, best: Candidate) -> dict[str, Any]:
         threads = host.cpu_threads or 1
         # Threads beyond the cores only wait for one another; of many threads half are cores.
         found["threads"] = threads if threads <= FEW_THREADS else threads // 2
-        if chosen.gpus and host.memory_total_bytes:
-            found["prompt_cache_mib"] = prompt_cache_bytes(host.memory_total_bytes) // MIB
     parsers = chosen.model.parsers.get(chosen.release.engine, {})
     for kind in ("tool", "reasoning"):
         if kind in parsers:

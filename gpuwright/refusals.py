@@ -12,6 +12,8 @@ from typing import Protocol
 from gpuwright.plan import Rejection
 
 GIB = 2**30
+GIST = 4
+"""Reasons that a one-line refusal shows; the rest stand in its long form."""
 
 
 def gib(count: int) -> str:
@@ -227,8 +229,10 @@ class Refusal:
     why_not: tuple[Rejection, ...] = ()
 
     def sentence(self) -> str:
-        """All of it in one line, for an error message that has only one."""
-        text = f"{self.summary}: {'; '.join(self.reasons)}" if self.reasons else self.summary
+        """The gist in one line, for an error message that has only one."""
+        shown = "; ".join(self.reasons[:GIST])
+        more = f"; and {len(self.reasons) - GIST} more" if len(self.reasons) > GIST else ""
+        text = f"{self.summary}: {shown}{more}" if self.reasons else self.summary
         return text + (f". What would help: {'; '.join(self.remedies)}" if self.remedies else "")
 
 

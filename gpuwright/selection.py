@@ -5,7 +5,7 @@ Pure: no clock, network, process or environment. The same three give the same an
 
 from __future__ import annotations
 
-from gpuwright.candidates import Failure, candidates
+from gpuwright.candidates import CpuNotAsked, Failure, Superseded, candidates
 from gpuwright.catalogue import Matrix
 from gpuwright.fitting import Candidate
 from gpuwright.host import Host
@@ -50,7 +50,10 @@ def decide(host: Host, want: Want, matrix: Matrix) -> Plan | Refusal:
 
 
 def _refusal(want: Want, failures: list[Failure]) -> Refusal:
-    reasons: list[Reason] = [failure.reason for failure in failures]
+    # What is there and was merely not asked for explains least, so it comes last.
+    unasked = (CpuNotAsked, Superseded)
+    ordered = sorted(failures, key=lambda failure: isinstance(failure.reason, unasked))
+    reasons: list[Reason] = [failure.reason for failure in ordered]
     if not reasons:
         reasons = [Needs(subject="pins", needed="a build that meets them all", found="none")]
     summary = f"no way to serve {want.model} fits this node"

@@ -4,4 +4,6 @@ from tests.lab.lab import Lab
 
 _node = Lab.find("demo").boot("box")
 
-hosts = [(_node.name, _node.pyinfra_host_data() | {"gpuwright": {"model": "SmolLM2-135M-Instruct"}})]
+_want = {"model": "SmolLM2-135M-Instruct"}
+
+hosts = [(_node.name, _node.pyinfra_host_data() | {"gpuwright": _want})]

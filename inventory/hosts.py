@@ -5,6 +5,6 @@ pyinfra's (ssh_user, _sudo, ...). docs/want.md lists the keys.
 """
 
 hosts = [
-    # ("tower.lan", {"ssh_user": "root", "gpuwright": {"model": "Qwen3.6-27B", "workload": "chat"}}),
+    # ("tower.lan", {"ssh_user": "root", "gpuwright": {"model": "Qwen3.6-27B"}}),
     # ("shelf.lan", {"ssh_user": "me", "_sudo": True, "gpuwright": {"model": "auto"}}),
 ]

@@ -1,4 +1,4 @@
-"""`make demo`: a bare node becomes a model server, answers a question, and a second run changes nothing.
+"""`make demo`: a bare node becomes a model server, and a second run changes nothing.
 
 KEEP=1 leaves the node and prints how to reach it. Where no node can be booted, the same deploy is
 rehearsed on rigs that do not exist, and it says so.

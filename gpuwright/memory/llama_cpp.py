@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gpuwright.memory.layers import kv_bytes_per_token, linear_state_bytes
 from gpuwright.memory.request import GIB, MIB, Fit, MemoryRequest, largest, tight
 from gpuwright.model_rows import Architecture, LayerKind
@@ -14,6 +16,7 @@ MICRO_BATCH = 512
 GPU_RUNTIME_BYTES = GIB // 2
 CPU_RUNTIME_BYTES = 200 * MIB
 MAX_PROMPT_CACHE_BYTES = 2 * GIB
+MAX_CONTEXT_CHECKPOINTS = 8
 CONTEXT_STEP = 256
 """The engine rounds a slot's context up to this."""
 UNQUANTIZED_BYTES = 64
@@ -63,24 +66,56 @@ def draft_bytes(architecture: Architecture, total_tokens: int, micro_batch: int)
     return cache + total_tokens * micro_batch * 2
 
 
-def prompt_cache_bytes(available_bytes: int) -> int:
+def prompt_cache_bytes(ram_bytes: int) -> int:
     """RAM for prompts kept between requests; the engine's own default of 8 GiB fits few nodes."""
-    return min(MAX_PROMPT_CACHE_BYTES, available_bytes // 16) // (256 * MIB) * (256 * MIB)
+    return min(MAX_PROMPT_CACHE_BYTES, ram_bytes // 16) // (256 * MIB) * (256 * MIB)
+
+
+def context_checkpoint_bytes(architecture: Architecture, kv: KvCacheDtypeRow) -> int:
+    """One saved state of a sequence, which models with windows or states keep in RAM; else 0."""
+    windows = sum(
+        kv_bytes_per_token(group, kv, 1) * group.layers * (group.window + MICRO_BATCH)
+        for group in architecture.of(LayerKind.SLIDING)
+    )
+    return windows + state_bytes(architecture, 1)
+
+
+def context_checkpoints(
+    architecture: Architecture, kv: KvCacheDtypeRow, slots: int, ram_bytes: int
+) -> int:
+    """Checkpoints per slot within an eighth of the RAM: the engine's own 32 of a 27B take 5 GiB."""
+    size = context_checkpoint_bytes(architecture, kv)
+    if size == 0:
+        return 0
+    return min(MAX_CONTEXT_CHECKPOINTS, ram_bytes // 8 // (size * slots))
 
 
 def fit(request: MemoryRequest) -> Fit | OutOfMemory:
     """The plan of `request`: layers are split over the devices by the room that each has."""
     device = request.smallest
     whole = sum(each.available_bytes for each in request.devices)
-    prompt_cache = 0 if request.on_gpu else prompt_cache_bytes(device.available_bytes)
+    prompt_cache = prompt_cache_bytes(request.ram_bytes)
+    checkpoint = context_checkpoint_bytes(request.architecture, request.kv)
     runtime = GPU_RUNTIME_BYTES if request.on_gpu else CPU_RUNTIME_BYTES
     weights = request.weights_bytes - (request.host_bytes if request.on_gpu else 0)
 
     def share(count: int) -> int:
         return count * device.available_bytes // whole
 
+    def checkpoints(slots: int) -> int:
+        return context_checkpoints(request.architecture, request.kv, slots, request.ram_bytes)
+
     def terms(tokens: int, slots: int) -> tuple[MemoryTerm, ...]:
         scratch = scratch_bytes(request.architecture, request.kv, tokens * slots, MICRO_BATCH)
+        kept = checkpoints(slots)
+        in_ram = (
+            MemoryTerm(name="prompt cache", bytes=prompt_cache, note="prompts kept in RAM"),
+            MemoryTerm(
+                name="saved states",
+                bytes=checkpoint * kept * slots,
+                note=f"{kept} checkpoints for each of {slots} slots",
+            ),
+        )
         found = (
             MemoryTerm(name="weights", bytes=share(weights), note=_over(request)),
             MemoryTerm(
@@ -94,10 +129,9 @@ def fit(request: MemoryRequest) -> Fit | OutOfMemory:
                 note=f"{slots} slots",
             ),
             MemoryTerm(name="compute buffers", bytes=scratch, note=f"{MICRO_BATCH} tokens a step"),
-            MemoryTerm(name="prompt cache", bytes=prompt_cache, note="prompts kept in RAM"),
             MemoryTerm(name="runtime", bytes=runtime, note="process and device context"),
         )
-        return tuple(term for term in found if term.bytes)
+        return tuple(term for term in (*found, *(() if request.on_gpu else in_ram)) if term.bytes)
 
     def attempt_slots(tokens: int, slots: int) -> Fit | OutOfMemory:
         memory = MemoryPlan(
@@ -112,16 +146,18 @@ def fit(request: MemoryRequest) -> Fit | OutOfMemory:
                 what=f"weights, buffers and {slots} x {tokens:,} tokens",
                 largest_context_tokens=_largest_context(request, terms),
             )
-        parameters: dict[str, object] = {"flash_attention": "on" if request.on_gpu else "auto"}
+        parameters: dict[str, object] = {
+            "flash_attention": "on" if request.on_gpu else "auto",
+            "prompt_cache_mib": prompt_cache // MIB,
+        }
+        if checkpoint:
+            parameters["context_checkpoints"] = checkpoints(slots)
         if request.on_gpu:
             parameters["gpu_layers"] = "all"
-            parameters["prompt_cache_mib"] = 0
-            if len(request.devices) > 1:
-                parameters["tensor_split"] = ",".join(
-                    str(each.available_bytes // MIB) for each in request.devices
-                )
-        else:
-            parameters["prompt_cache_mib"] = prompt_cache // MIB
+        if len(request.devices) > 1:
+            parameters["tensor_split"] = ",".join(
+                str(each.available_bytes // MIB) for each in request.devices
+            )
         return Fit(
             memory=memory,
             max_model_len=tokens,
@@ -136,8 +172,9 @@ def fit(request: MemoryRequest) -> Fit | OutOfMemory:
             return attempt_slots(tokens, request.max_num_seqs)
         answer: Fit | OutOfMemory = attempt_slots(tokens, request.target_num_seqs)
         for slots in range(request.target_num_seqs - 1, 0, -1):
-            # Slots give way before the context does, until the workload's own context is reached.
-            if isinstance(answer, Fit) or tokens > request.target_context_tokens:
+            # Slots give way before a pinned context does, or one that the workload asks for.
+            spare = request.max_model_len is None and tokens > request.target_context_tokens
+            if isinstance(answer, Fit) or spare:
                 break
             answer = attempt_slots(tokens, slots)
         return answer
@@ -151,13 +188,15 @@ def _over(request: MemoryRequest) -> str:
     return f"layers split over {len(request.devices)} cards"
 
 
-def _largest_context(request: MemoryRequest, terms: object) -> int | None:
-    """The longest context of one slot that fits, by halving."""
-    assert callable(terms)
+def _largest_context(
+    request: MemoryRequest, terms: Callable[[int, int], tuple[MemoryTerm, ...]]
+) -> int | None:
+    """The longest context that fits in the pinned slots, or else in one, by halving."""
+    slots = request.max_num_seqs or 1
     low, high = 0, request.model_context_tokens // CONTEXT_STEP
     while low < high:
         middle = (low + high + 1) // 2
-        needed = sum(term.bytes for term in terms(middle * CONTEXT_STEP, 1))
+        needed = sum(term.bytes for term in terms(middle * CONTEXT_STEP, slots))
         if needed * 51 <= request.smallest.available_bytes * 50:
             low = middle
         else:

@@ -42,6 +42,8 @@ class MemoryRequest:
     target_context_tokens: int
     target_num_seqs: int
     max_num_batched_tokens: int
+    ram_bytes: int = 0
+    """The node's RAM, for what stays beside the cards."""
     host_bytes: int = 0
     max_model_len: int | None = None
     max_num_seqs: int | None = None

@@ -74,6 +74,7 @@ class Transfer:
         self.sha256, self.name, self.authorization = sha256, name, authorization
         self.backoff_seconds = backoff_seconds
         self.received = 0
+        self._digest = hashlib.sha256()
 
     def run(self) -> None:
         """Leave the whole, verified, durable content in the partial file.
@@ -108,18 +109,18 @@ class Transfer:
         """Get what is missing, over as many connections as it takes; the hash of the whole."""
         meter = Meter("fetch", self.name, self.size)
         tries = 0
-        digest = hashlib.sha256()
+        self._digest = hashlib.sha256()
         if self._held():
-            digest = digest_of_start(self.partial, Meter("check", self.name, self._held()))
+            self._digest = digest_of_start(self.partial, Meter("check", self.name, self._held()))
         while self.size is None or self._held() < self.size:
             before = self._held()
             try:
-                digest = self._pull(digest, meter)
+                self._pull(meter)
                 break
             except WebError as problem:
                 if problem.status == _CANNOT_RESUME and before:
                     os.unlink(self.partial)
-                    digest = hashlib.sha256()
+                    self._digest = hashlib.sha256()
                     continue
                 if not problem.again:
                     raise
@@ -128,15 +129,16 @@ class Transfer:
                     raise
                 say(f"fetch {self.name}: {problem.clause}, try {tries} of {_TRIES}")
                 time.sleep(self.backoff_seconds * 2 ** (tries - 1))
-                if self._held() != before:
-                    digest = digest_of_start(self.partial, meter)
         if not self._held():
             with open(self.partial, "ab"):
                 pass  # an empty file is a file too
-        return str(digest.hexdigest())
+        return str(self._digest.hexdigest())
 
-    def _pull(self, digest: Any, meter: Meter) -> Any:
-        """One connection's worth. WebError: it broke off; what came is in the partial file."""
+    def _pull(self, meter: Meter) -> None:
+        """One connection's worth. WebError: it broke off; what came is in the partial file.
+
+        The running hash is that of the partial file's content at every moment.
+        """
         held = self._held()
         headers = {"Range": f"bytes={held}-"} if held else {}
         with self.web.open(self.url, headers, authorization=self.authorization) as answer:
@@ -147,14 +149,13 @@ class Transfer:
                 raise SourceError(f"it is served with {total} bytes, needed {self.size}")
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             with open(os.open(self.partial, flags, 0o600), "wb", buffering=0) as file:
-                if answer.status == 200 and held:
-                    held, digest = 0, hashlib.sha256()  # the server knows no ranges
+                if answer.status == 200:
+                    # Also the answer of a server that knows no ranges: it starts over.
+                    held, self._digest = 0, hashlib.sha256()
                 file.truncate(held)
                 file.seek(held)
-                whole = total if self.size is None else self.size
-                self._copy(answer, file, digest, held, whole, meter)
+                self._copy(answer, file, held, total if self.size is None else self.size, meter)
                 os.fsync(file.fileno())
-        return digest
 
     def _total(self, answer: Answer, held: int) -> int | None:
         """The whole file's size as the server states it."""
@@ -171,7 +172,6 @@ class Transfer:
         self,
         answer: Answer,
         file: Any,
-        digest: Any,
         held: int,
         whole: int | None,
         meter: Meter,
@@ -181,7 +181,7 @@ class Transfer:
             if not chunk:
                 break
             written_out(file, chunk, self.partial)
-            digest.update(chunk)
+            self._digest.update(chunk)
             held += len(chunk)
             self.received += len(chunk)
             meter.at(held)

@@ -99,7 +99,8 @@ class Gate:
         bad_since: float | None = None
         while True:
             complaint = self.check_unit()
-            found = health(self.bind, self.port, self.key, 5.0)
+            patient = min(5.0, max(1.0, self.deadline - time.monotonic()))
+            found = health(self.bind, self.port, self.key, patient)
             if found["status"] == 200 and self.name in (found["models"] or []):
                 return
             complaint = complaint or self.complaint(found)

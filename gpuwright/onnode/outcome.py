@@ -94,13 +94,15 @@ def conclude(
 ) -> int:
     """Run `main(spec, carried)` and answer with what it returns; the exit status is returned.
 
-    0: it answered, and not with `ok: false`. 1: anything else. A hang-up of the control machine
+    1: it could not do its work. 0: it did, or it was only asked whether it could (`preflight`) and
+    answered, be it no. A hang-up of the control machine
     is ignored; a request to end (SIGTERM, SIGINT) unwinds, so that locks and children go.
     """
     os.umask(0o022)  # not whatever the one who logged in has
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
+    spec: Any = None
     try:
         spec = json.loads(spec_text)
         if not isinstance(spec, dict):
@@ -111,4 +113,5 @@ def conclude(
     except Exception as problem:
         result = failed(f"{type(problem).__name__}: {problem}")
     answer(result)
-    return 1 if result.get("ok") is False else 0
+    only_asked = isinstance(spec, dict) and bool(spec.get("preflight"))
+    return 1 if result.get("ok") is False and not only_asked else 0

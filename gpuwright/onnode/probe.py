@@ -175,6 +175,8 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     look.section("ours", lambda: dict(census(tree, spec), service=None), patience)
     if look.asked("ours") and spec.get("service"):
         shown = (question.output() or b"").decode("utf-8", "replace") if question else ""
+        if document["systemd"]["running"] and not shown:
+            look.notes.append("service: systemd does not answer")
         document["ours"]["service"] = look.guarded(
             "service", lambda: _service(look, tree, shown), None
         )

@@ -3,14 +3,11 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from tests.lab.hub import Hub
 from tests.lab.lab import Lab
 from tests.lab.node import Node
 from tests.lab.serving import inventory, run, start

@@ -36,7 +36,16 @@ def test_a_refusal_shows_candidates_and_remedies():
     shown = explain_refusal(refusal)
     assert "  - vllm 0.33.0 cu130: CUDA 13.0 runtime: needs driver >= 580" in shown
     assert "what would help\n  - driver >= 580" in shown
-    assert refusal.sentence().count("\n") == 0
+
+
+def test_a_one_line_refusal_is_short_and_names_what_would_help():
+    refusal = refused("1x3090", {"max_model_len": 262144, "engine": "vllm"})
+    assert len(refusal.reasons) > 4
+    line = refusal.sentence()
+    assert "\n" not in line
+    assert line.count("GPU 0 (") <= 4
+    assert f"; and {len(refusal.reasons) - 4} more" in line
+    assert "What would help: max_model_len" in line
 
 
 def test_a_host_shows_what_others_hold_of_its_card():

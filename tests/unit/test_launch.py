@@ -45,6 +45,12 @@ def test_llama_server_on_cards_takes_every_layer_and_splits_by_room():
     assert value(start, "--tensor-split") == "24125,24125"
 
 
+def test_saved_states_are_bounded_only_for_models_that_have_them():
+    hybrid = started(planned("cpu-debian12", {"model": "qwen3.6-27b"}))
+    assert 1 <= int(value(hybrid, "--ctx-checkpoints")) <= 8
+    assert "--ctx-checkpoints" not in started(planned("cpu-debian12")).argv
+
+
 def test_cards_are_named_by_uuid():
     plan = planned("2x3090-pcie", {"model": "qwen3.6-27b"})
     environment = started(plan).environment
@@ -83,10 +89,12 @@ def test_llama_servers_key_comes_from_the_environment_file():
     assert started(planned("cpu-debian12")).secret_names == ("LLAMA_API_KEY",)
 
 
-@pytest.mark.parametrize("row", load_matrix().attention_backends, ids=lambda row: row.id)
+# TensorRT-LLM's backend stands in a configuration file.
+SPELLED = [row for row in load_matrix().attention_backends if row.engine != "tensorrt-llm"]
+
+
+@pytest.mark.parametrize("row", SPELLED, ids=lambda row: row.id)
 def test_every_attention_backend_can_be_spelled(row):
-    if row.engine == "tensorrt-llm":
-        pytest.skip("its backend stands in a configuration file")
     plan = planned("2x3090-nvlink", {"model": "qwen3.6-27b", "engine": row.engine})
     start = started(replace(plan, attention_backend=row.backend))
     if row.engine != "llama.cpp":

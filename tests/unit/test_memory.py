@@ -174,6 +174,16 @@ def test_llama_cpp_context_from_128k_to_256k_costs_2944_mib():
     assert delta + draft(262144) - draft(131072) == 3584 * MIB
 
 
+def test_llama_cpp_keeps_saved_states_within_an_eighth_of_the_ram():
+    size = llama_cpp.context_checkpoint_bytes(QWEN_27B, kv("f16"))
+    assert size == 153944064
+    for ram in (8 * GIB, 24 * GIB, 256 * GIB):
+        kept = llama_cpp.context_checkpoints(QWEN_27B, kv("f16"), 2, ram)
+        assert 0 < kept <= 8
+        assert kept * 2 * size <= ram // 8
+    assert llama_cpp.context_checkpoints(LLAMA_8B, kv("f16"), 2, 24 * GIB) == 0
+
+
 def test_llama_cpp_logits_of_the_27b_take_485_mib():
     assert llama_cpp.scratch_bytes(QWEN_27B, kv("f16"), 0, 512) // MIB == 485
 
@@ -284,6 +294,17 @@ def test_a_pinned_number_of_requests_is_refused_rather_than_lowered():
     short = vllm.fit(request(QWEN_27B, "bf16", 24 * GIB, max_num_seqs=512))
     assert isinstance(short, OutOfMemory)
     assert "512 requests" in short.sentence()
+
+
+def test_llama_cpp_gives_up_slots_before_a_pinned_context():
+    asked = request(QWEN_27B, "f16", 16 * GIB, max_model_len=131072, ram_bytes=64 * GIB)
+    fit = llama_cpp.fit(asked)
+    assert isinstance(fit, Fit)
+    assert (fit.max_model_len, fit.max_num_seqs) == (131072, 1)
+    short = llama_cpp.fit(replace(asked, max_num_seqs=2))
+    assert isinstance(short, OutOfMemory)
+    best = short.largest_context_tokens
+    assert isinstance(llama_cpp.fit(replace(asked, max_num_seqs=2, max_model_len=best)), Fit)
 
 
 def test_llama_cpp_gives_up_slots_before_the_workloads_context():

@@ -188,8 +188,10 @@ def test_after_a_kill_the_next_run_waits_for_the_orphans_and_builds(
     tmp_path: Path, sent: signal.Signals
 ):
     # A compiler that takes its time, so that there is a moment to kill the build in.
-    slow = tmp_path / "slow-c++"
-    slow.write_text('#!/bin/sh\ncase "$*" in *tiny.cpp*) sleep 2;; esac\nexec g++ "$@"\n')
+    slow, compiling = tmp_path / "slow-c++", tmp_path / "compiling"
+    slow.write_text(
+        f'#!/bin/sh\ncase "$*" in *tiny.cpp) touch {compiling}; sleep 1;; esac\nexec g++ "$@"\n'
+    )
     slow.chmod(0o755)
     wanted = spec(tmp_path, env={"CXX": str(slow)}, ccache_dir=None)
     line = carry.command("build", wanted)
@@ -201,10 +203,8 @@ def test_after_a_kill_the_next_run_waits_for_the_orphans_and_builds(
         env=program_environment(),
     )
     deadline = time.monotonic() + 30
-    ninja_log = tmp_path / "work" / "tiny-1-k1" / "build" / ".ninja_log"
-    while time.monotonic() < deadline and not ninja_log.exists():
+    while time.monotonic() < deadline and not compiling.exists():
         time.sleep(0.02)
-    time.sleep(0.3)
     os.kill(process.pid, sent)
     out, _ = process.communicate(timeout=10)
     if sent == signal.SIGTERM:

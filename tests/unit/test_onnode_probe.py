@@ -145,6 +145,19 @@ def test_asks_systemd_once_and_reads_the_process_itself(node: Path, tmp_path: Pa
     assert len((tmp_path / "systemctl.log").read_text().splitlines()) == 1
 
 
+def test_a_systemd_that_does_not_answer_is_noted(node: Path, tmp_path: Path):
+    tools = tmp_path / "broken"
+    tools.mkdir()
+    (tools / "systemctl").write_text("#!/bin/sh\nexit 1\n")
+    (tools / "systemctl").chmod(0o755)
+    path = f"{tools}:{os.environ['PATH']}"
+    spec = {"root": str(node), "service": "llm", "port": 1}
+    answer, finished = run("probe", spec, environment={"PATH": path})
+    assert finished.returncode == 0
+    assert answer["notes"] == ["service: systemd does not answer"]
+    assert answer["ours"]["service"]["active"] is None
+
+
 def test_asks_the_service_with_its_key(node: Path, tmp_path: Path):
     def answer(exchange: Exchange) -> None:
         exchange.reply_json({"data": [{"id": "smol"}]})

