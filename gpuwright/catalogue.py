@@ -60,7 +60,7 @@ def nearest(name: str, words: Iterable[str]) -> str:
     words = list(words)
     folded = {word.casefold(): word for word in reversed(words)}
     near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
-    return f"; {folded[near[0]]}?" if near else f"; known: {', '.join(words)}"
+    return f"; nearest: {folded[near[0]]}" if near else f"; known: {', '.join(words)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -125,7 +125,7 @@ def _jobs(recipe: BuildRow, node: Host) -> int:
     return max(1, min(node.cpu_threads or 1, by_memory))
 
 
-def build_spec(wanted: Wanted) -> dict[str, Any]:
+def build_spec(wanted: Wanted, *, verify: str) -> dict[str, Any]:
     """The carried build program's spec."""
     expected, build = wanted.expected, wanted.build
     cache, recipe = expected.layout.cache, build.recipe
@@ -144,6 +144,7 @@ def build_spec(wanted: Wanted) -> dict[str, Any]:
         "jobs": build.jobs,
         "env": {},
         "need_bytes": recipe.work_bytes,
+        "verify": verify,
         "proof_args": list(recipe.proof_args),
         "proof_expect": recipe.proof_expect,
     }

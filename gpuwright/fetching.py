@@ -27,17 +27,21 @@ class FetchSpecs:
 
 
 def fetch_specs(
-    *, want: Want, expected: Expected, archive: ModelFile, changes: Changes
+    *, want: Want, expected: Expected, archive: ModelFile, changes: Changes, verify: str
 ) -> FetchSpecs:
     """Specs for what `changes` says is missing."""
     layout = expected.layout
     return FetchSpecs(
-        archive=_spec(want, f"{layout.cache}/sources", (archive,)) if changes.build else None,
-        model=_spec(want, expected.checkpoint_dir, expected.plan.files) if changes.fetch else None,
+        archive=_spec(want, f"{layout.cache}/sources", (archive,), verify)
+        if changes.build
+        else None,
+        model=_spec(want, expected.checkpoint_dir, expected.plan.files, verify)
+        if changes.fetch
+        else None,
     )
 
 
-def _spec(want: Want, directory: str, files: Iterable[ModelFile]) -> dict[str, Any]:
+def _spec(want: Want, directory: str, files: Iterable[ModelFile], verify: str) -> dict[str, Any]:
     wanted = tuple(files)
     kinds = {source.kind for file in wanted for source in file.sources}
     index_url = want.python_index
@@ -59,6 +63,7 @@ def _spec(want: Want, directory: str, files: Iterable[ModelFile]) -> dict[str, A
         "proxy": want.proxy,
         "reserve_bytes": RESERVE_BYTES,
         "preflight": False,
+        "verify": verify,
         "lock": f"{LOCKS}/{directory.rsplit('/', 1)[-1]}.lock",
     }
 

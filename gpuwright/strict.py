@@ -74,7 +74,7 @@ def read_row(row: type, data: Any, path: str, faults: list[str]) -> Any:
     for key in data:
         if key not in hints:
             near = difflib.get_close_matches(str(key), hints, n=1)
-            faults.append(f"{path}.{key}: unknown key" + (f"; {near[0]}?" if near else ""))
+            faults.append(f"{path}.{key}: unknown key" + (f"; nearest: {near[0]}" if near else ""))
     faults.extend(f"{path}.{key}: missing" for key in hints if key in required and key not in data)
     values = {}
     for key, hint in hints.items():
@@ -142,7 +142,8 @@ def _read_scalar(hint: type, value: Any, path: str, faults: list[str]) -> Any:
             return hint(value)
         near = difflib.get_close_matches(str(value), words, n=1)
         faults.append(
-            f"{path}: {value!r} is none of {', '.join(words)}" + (f"; {near[0]}?" if near else "")
+            f"{path}: {value!r} is none of {', '.join(words)}"
+            + (f"; nearest: {near[0]}" if near else "")
         )
         return None
     if type(value) is hint:

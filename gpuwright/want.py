@@ -88,7 +88,7 @@ class Want:
 
 def _nearest_key(key: str) -> str:
     near = difflib.get_close_matches(key, _CHECKS, n=1)
-    return f"; {near[0]}?" if near else f"; known: {', '.join(_CHECKS)}"
+    return f"; nearest: {near[0]}" if near else f"; known: {', '.join(_CHECKS)}"
 
 
 def _text(value: object) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpuwright.load import MATRIX
 from gpuwright.refusals import MatrixError
-from tools.pin_hub import HubError, Listing, files_of, listing
+from tools.pin_hub import HubError, Listing, PinnedFile, files_of, listing
 from tools.pin_rows import RowError, Target, replace_file, target
 
 HUB = "https://huggingface.co"
@@ -76,7 +76,7 @@ def _token(path: Path | None) -> str | None:
     return token
 
 
-def _check_size(row: Target, files: list) -> None:
+def _check_size(row: Target, files: list[PinnedFile]) -> None:
     """Too many files are as wrong as too few: two quantizations in one row would pass a minimum."""
     weights = sum(file.bytes for file in files if file.is_weights)
     if not row.min_bytes <= weights <= row.max_bytes:

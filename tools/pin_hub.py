@@ -21,7 +21,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from huggingface_hub.utils import disable_progress_bars
+from huggingface_hub.utils.tqdm import disable_progress_bars
 
 _SECONDS = 30.0
 _MOST_PLAIN_BYTES = 64 << 20

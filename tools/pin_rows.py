@@ -1,8 +1,7 @@
-"""Write a checkpoint's files into its row: as an edit of the text, so that comments and order stay."""
+"""Write a checkpoint's files into its row, editing the text: comments and order stay."""
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import re
@@ -17,6 +16,7 @@ import yaml
 
 from gpuwright.catalogue import nearest
 from gpuwright.load import FILES, load_matrix
+from gpuwright.refusals import MatrixError
 from tools.pin_hub import PinnedFile
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*", re.ASCII)
@@ -77,7 +77,7 @@ class Target:
 
     def _check(self, after: str, wanted: list[dict[str, Any]]) -> None:
         """The edit changed what it was meant to change, and nothing else in the file."""
-        before = copy.deepcopy(yaml.safe_load(self.text))
+        before = yaml.safe_load(self.text)
         row = next(row for row in _checkpoint_rows(before) if row.get("id") == self.id)
         row["files"] = wanted
         row.pop("unpinned", None)
@@ -130,7 +130,11 @@ def replace_file(path: Path, text: str) -> None:
         beside = Path(folder) / path.name
         beside.write_text(text, encoding="utf-8")
         shutil.copymode(path, beside)
-        _load(beside, siblings=path.parent)
+        try:
+            _load(beside, siblings=path.parent)
+        except MatrixError as error:
+            here = [fault.replace(str(beside), str(path)) for fault in error.faults]
+            raise MatrixError(*here) from None
         with beside.open("rb") as written:
             os.fsync(written.fileno())
         beside.replace(path)
@@ -158,14 +162,16 @@ def _checkpoint_rows(models: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def _node(text: str, checkpoint: str) -> yaml.MappingNode:
     """The row's node, which knows where it stands in the text."""
-    for model in yaml.compose(text, Loader=yaml.SafeLoader).value:
+    root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    for model in root.value:
         for key, rows in model.value:
             if key.value != "checkpoints":
                 continue
             for row in rows.value:
                 words = {key.value: value.value for key, value in row.value}
                 if words.get("id") == checkpoint and not row.flow_style:
-                    return row
+                    node: yaml.MappingNode = row
+                    return node
     raise RowError(f"{checkpoint}: its row is written in braces; write one key a line")
 
 
@@ -174,10 +180,11 @@ def _span(key: yaml.Node, value: yaml.Node) -> tuple[int, int]:
     return key.start_mark.line, max(key.end_mark.line, _last_line(value))
 
 
-def _last_line(node: yaml.Node) -> int:
+def _last_line(node: Any) -> int:
     # A block ends for PyYAML where the next token starts, so its last leaf tells.
     if isinstance(node, yaml.ScalarNode) or node.flow_style or not node.value:
-        return node.end_mark.line
+        line: int = node.end_mark.line
+        return line
     last = node.value[-1]
     return _last_line(last[1] if isinstance(last, tuple) else last)
 

@@ -161,15 +161,20 @@ def _work(answer: _Answer) -> Work:
     matrix = load_matrix(want.extra_models)
     wanted = expectation(want=want, node=answer.node, plan=plan, matrix=matrix, templates=TEMPLATES)
     todo = changes(wanted.expected, answer.document)
+    verify = _verify(answer.host)
     return Work(
         want=want,
         plan=plan,
         expected=wanted.expected,
         changes=todo,
         fetch=fetch_specs(
-            want=want, expected=wanted.expected, archive=wanted.build.archive, changes=todo
+            want=want,
+            expected=wanted.expected,
+            archive=wanted.build.archive,
+            changes=todo,
+            verify=verify,
         ),
-        build=build_spec(wanted),
+        build=build_spec(wanted, verify=verify),
         gate=gate_spec(wanted),
     )
 

@@ -338,8 +338,8 @@ def _refused(done: Run, *texts: str) -> None:
 @pytest.mark.parametrize(
     ("want", "texts"),
     [
-        ({"model": "SmolLM2-135M-Instuct"}, ("SmolLM2-135M-Instuct", "SmolLM2-135M-Instruct")),
-        ({"modle": "x"}, ("modle", "model")),
+        ({"model": "SmolLM2-135M-Instuct"}, ("SmolLM2-135M-Instuct", "smollm2-135m-instruct")),
+        ({"modle": "x"}, ("modle", "nearest: model")),
         ({"port": 70000}, ("port", "70,000", "65,535")),
         ({"port": "8080"}, ("port", "'8080'")),
         ({"model": "Qwen3.6-27B", "engine": "vllm"}, ("Qwen3.6-27B", "GPU")),

@@ -190,7 +190,7 @@ def test_after_a_kill_the_next_run_waits_for_the_orphans_and_builds(
     # A compiler that takes its time, so that there is a moment to kill the build in.
     slow, compiling = tmp_path / "slow-c++", tmp_path / "compiling"
     slow.write_text(
-        f'#!/bin/sh\ncase "$*" in *tiny.cpp) touch {compiling}; sleep 1;; esac\nexec g++ "$@"\n'
+        f'#!/bin/sh\ncase "$*" in *tiny.cpp) touch {compiling}; sleep 3;; esac\nexec g++ "$@"\n'
     )
     slow.chmod(0o755)
     wanted = spec(tmp_path, env={"CXX": str(slow)}, ccache_dir=None)

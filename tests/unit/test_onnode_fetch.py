@@ -59,6 +59,21 @@ def test_a_second_run_asks_nobody_and_writes_nothing(store: Path):
     assert (store / "gpuwright.json").stat().st_mtime_ns == stamp
 
 
+def test_full_verification_does_not_trust_the_stamp(store: Path):
+    with site(whole) as server:
+        run("fetch", spec(store, url(server)))
+        path = store / "m.gguf"
+        found = path.stat()
+        with path.open("r+b") as file:
+            file.write(bytes([CONTENT[0] ^ 1]))
+        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+        quick, _ = run("fetch", spec(store, url(server)))
+        full, _ = run("fetch", spec(store, url(server)) | {"verify": "full"})
+    assert quick["files"] == {"m.gguf": "kept"}
+    assert full["files"] == {"m.gguf": "fetched"}
+    assert path.read_bytes() == CONTENT
+
+
 def test_a_right_file_of_another_time_is_verified_not_fetched(store: Path):
     store.mkdir(parents=True)
     (store / "m.gguf").write_bytes(CONTENT)

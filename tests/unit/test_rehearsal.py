@@ -1,0 +1,222 @@
+"""Whole pyinfra runs on rigs that do not exist: what people read when a node says odd things."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwright.carry import NEEDED
+from gpuwright.host import Host
+from gpuwright.load import load_matrix
+from gpuwright.plan import Plan
+from gpuwright.selection import decide
+from gpuwright.want import Want
+from inventory import rehearsal
+from tools import golden
+
+ROOT = Path(__file__).resolve().parents[2]
+INVENTORY = "inventory/rehearsal.py"
+EXPLAIN, SERVE = "deploys/explain.py", "deploys/serve.py"
+MODULE = (sys.executable, "-m", "pyinfra")
+SCRIPT = (str(Path(sys.executable).with_name("pyinfra")),)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Done:
+    """A finished run: its status, its JSON where it printed any, the lines for people."""
+
+    def __init__(self, finished: subprocess.CompletedProcess[str]) -> None:
+        self.status = finished.returncode
+        self.text = _COLOUR.sub("", finished.stdout + finished.stderr)
+        self.json: dict[str, Any] | None = None
+        if finished.stdout.strip():
+            self.json = json.loads(finished.stdout)
+
+    def lines_of(self, host: str) -> list[str]:
+        """Lines that say something is wrong with a host."""
+        return [line for line in self.text.splitlines() if f"{host}: " in line]
+
+
+def pyinfra(
+    *arguments: str, launcher: tuple[str, ...] = MODULE, cwd: Path = ROOT, **variables: str
+) -> Done:
+    environment = os.environ | {
+        "PYINFRA_FAKE_DELAY": "0",
+        "PYINFRA_FAKE_DELAY_JITTER": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    return Done(
+        subprocess.run(
+            [*launcher, "--json", *arguments],
+            cwd=cwd,
+            env=environment | variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    )
+
+
+def fake(name: str, probe: str, **data: Any) -> tuple[str, dict[str, Any]]:
+    """A rig that answers the probe with a text, and says that its downloads can be had."""
+    answers = {"gpuwright: probe": probe, "gpuwright: fetch": '{"ok": true, "from": {}}'}
+    values = {"gpuwright": {"model": "auto"}, "fake_responses": answers, "fake_delay": 0}
+    return f"@fake/{name}", values | data
+
+
+def cpu_rig(name: str = "cpu", **data: Any) -> tuple[str, dict[str, Any]]:
+    return fake(name, json.dumps(golden.document("cpu-debian12")), **data)
+
+
+def written(folder: Path, *hosts: tuple[str, dict[str, Any]]) -> str:
+    path = folder / "hosts.py"
+    path.write_text(f"hosts = {list(hosts)!r}\n")
+    return str(path)
+
+
+def applicable() -> dict[str, bool]:
+    """Each rig of the rehearsal, and whether the core calls its plan one that can be applied."""
+    found = {}
+    for name, data in rehearsal.hosts:
+        node = Host.from_document(golden.document(name.removeprefix("@fake/")))
+        result = decide(node, Want.from_data(data["gpuwright"]), load_matrix())
+        found[name] = isinstance(result, Plan) and result.not_applicable is None
+    return found
+
+
+@pytest.mark.parametrize("launcher", [MODULE, SCRIPT], ids=["module", "script"])
+def test_explain_plans_every_rig_without_an_operation(launcher: tuple[str, ...]) -> None:
+    done = pyinfra(INVENTORY, EXPLAIN, launcher=launcher)
+    assert done.status == 0, done.text
+    assert done.json == {"plan": [], "results": None}
+    for name, _ in rehearsal.hosts:
+        assert re.search(rf"\[{re.escape(name)}\] +llm: ", done.text), done.text
+
+
+@pytest.mark.parametrize("launcher", [MODULE, SCRIPT], ids=["module", "script"])
+def test_deploy_runs_from_another_directory(tmp_path: Path, launcher: tuple[str, ...]) -> None:
+    # Names of ours, where a launcher that looks in the working directory first would find them.
+    for room in ("facts", "deploys", "gpuwright"):
+        (tmp_path / room).mkdir()
+        (tmp_path / room / "__init__.py").write_text("raise RuntimeError('not ours')\n")
+    launcher = launcher if launcher is SCRIPT else (sys.executable, "-P", "-m", "pyinfra")
+    done = pyinfra("--chdir", str(ROOT), INVENTORY, EXPLAIN, launcher=launcher, cwd=tmp_path)
+    assert done.status == 0, done.text
+
+
+def test_serve_names_every_rig_that_cannot_be_applied_and_no_other() -> None:
+    rigs = applicable()
+    assert set(rigs.values()) == {True, False}
+    done = pyinfra("-y", INVENTORY, SERVE)
+    assert done.status != 0
+    assert "Traceback" not in done.text
+    assert "so no host was touched" in done.text
+    for name, can in rigs.items():
+        assert len(done.lines_of(name)) == (0 if can else 1), done.text
+
+
+def test_serve_on_a_rig_that_does_not_exist_stops_at_what_it_would_download() -> None:
+    done = pyinfra("-y", "--limit", "@fake/cpu-debian12", INVENTORY, SERVE)
+    assert done.status != 0
+    assert "Traceback" not in done.text
+    assert len(done.lines_of("@fake/cpu-debian12")) == 1
+
+
+ODD = {
+    "banner": ("Welcome to box\nhello", "the node gave no answer; it said: hello"),
+    "truncated": ('{"schema": 1, "gpus": {"sta', "the node gave no answer; it said: {"),
+    "silent": ("", "the probe gave no answer"),
+    "list": ("[1, 2]", "the node gave no answer; it said: [1, 2]"),
+    "bare": (json.dumps({"ok": False, "error": NEEDED, "hint": "install python3"}), NEEDED),
+    "old": (json.dumps({"ok": False, "error": f"{NEEDED}, found 2.7"}), f"{NEEDED}, found 2.7"),
+    "newer": ('{"schema": 2}', "schema: needs 1, found 2"),
+    "crooked": ('{"schema": 1, "gpus": 7, "ours": {}}', "gpus: needs a mapping, found int"),
+}
+
+
+@pytest.mark.parametrize("deploy", [EXPLAIN, SERVE])
+def test_odd_answer_of_a_probe_is_one_clear_line(tmp_path: Path, deploy: str) -> None:
+    rigs = [fake(name, probe) for name, (probe, _) in ODD.items()]
+    done = pyinfra("-y", written(tmp_path, cpu_rig(), *rigs), deploy)
+    assert done.status != 0
+    assert "Traceback" not in done.text
+    for name, (_, sentence) in ODD.items():
+        (line,) = done.lines_of(f"@fake/{name}")
+        assert sentence in line
+    assert done.lines_of("@fake/cpu") == []
+
+
+def test_odd_answer_of_the_only_host_is_one_clear_line(tmp_path: Path) -> None:
+    done = pyinfra("-y", written(tmp_path, fake("odd", "hello")), SERVE)
+    assert done.status != 0
+    assert "Traceback" not in done.text
+    (line,) = done.lines_of("@fake/odd")
+    assert line.endswith("the node gave no answer; it said: hello (nothing was touched)")
+
+
+def test_probe_that_fails_is_one_clear_line(tmp_path: Path) -> None:
+    name, data = cpu_rig()
+    data["fake_responses"] = {"gpuwright: probe": {"success": False, "stderr": "sudo: no"}}
+    done = pyinfra("-y", written(tmp_path, (name, data)), SERVE)
+    assert done.status != 0
+    assert "Traceback" not in done.text
+    assert len(done.lines_of(name)) == 1
+
+
+def test_dry_run_lists_what_would_change_and_no_secret(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("hf_a_very_secret_token\n")
+    want = {"model": "auto", "hub_token_file": str(token), "proxy": "http://me:hunter2@proxy:3128"}
+    hosts = written(tmp_path, cpu_rig(gpuwright=want))
+    done = pyinfra("--dry", hosts, SERVE)
+    assert done.status == 0, done.text
+    assert done.json is not None
+    changing = [op["name"] for op in done.json["plan"] if op["hosts_with_change"] == ["@fake/cpu"]]
+    assert changing == [op["name"] for op in done.json["plan"]]
+    assert "The API key exists, for root alone" in changing
+    assert changing[-1] == "The model answers"
+    for secret in ("hf_a_very_secret_token", "hunter2"):
+        assert secret not in done.text
+
+
+def test_word_of_verify_is_checked(tmp_path: Path) -> None:
+    done = pyinfra("--dry", written(tmp_path, cpu_rig()), SERVE, "--data", "verify=ful")
+    assert done.status != 0
+    (line,) = done.lines_of("@fake/cpu")
+    assert "verify: 'ful', needed quick or full" in line
+
+
+@pytest.mark.parametrize(
+    ("word", "goes_on"), [(None, False), ("ture", False), ("yes", False), ("true", True)]
+)
+def test_run_goes_on_without_an_unreached_host_for_the_word_true_alone(
+    tmp_path: Path, word: str | None, goes_on: bool
+) -> None:
+    gone = ("gone", {"ssh_hostname": "127.0.0.1", "ssh_port": 9, "gpuwright": {"model": "auto"}})
+    options = ["--data", f"allow_unreachable={word}"] if word else []
+    done = pyinfra("--dry", written(tmp_path, cpu_rig(), gone), SERVE, *options)
+    assert "Traceback" not in done.text
+    planned = done.json is not None and bool(done.json["plan"])
+    assert planned == goes_on, done.text
+    assert bool([line for line in done.lines_of("gone") if "not reached" in line]) == (not goes_on)
+
+
+def test_wants_of_all_hosts_are_checked_before_any_is_planned(tmp_path: Path) -> None:
+    hosts = (
+        cpu_rig("good"),
+        cpu_rig("misspelt", gpuwright={"modle": "auto"}),
+        cpu_rig("nothing", gpuwright=None),
+        cpu_rig("unknown", gpuwright={"model": "SmolLM2-135M-Instuct"}),
+    )
+    done = pyinfra("-y", written(tmp_path, *hosts), SERVE)
+    assert done.status != 0
+    assert "3 hosts of 4" in done.text
+    assert [len(done.lines_of(name)) for name, _ in hosts] == [0, 1, 1, 1]
+    assert "modle: unknown key; model?" in done.text
+    assert "smollm2-135m-instruct?" in done.text
