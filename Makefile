@@ -30,10 +30,10 @@ lint: environment
 	@$(RUN) -m mypy
 
 unit: environment
-	@$(RUN) -m pytest -m "not lab" -q
+	@$(RUN) -m pytest -m "not lab" -q -n 2
 
 lab: environment
-	@$(RUN) -m pytest -m lab -v --durations=15
+	@$(RUN) -m pytest -m lab -v -n 2 --dist loadfile --durations=15
 
 bench: environment
 	@tools/environment.sh $(VENV) bench

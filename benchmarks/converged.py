@@ -27,6 +27,7 @@ from gpuwright.load import load_matrix
 from tests.lab.lab import Lab
 from tests.lab.node import Node
 from tests.lab.serving import ROOT, inventory
+from tests.lab.warm import boot_warm
 
 MODEL = "SmolLM2-135M-Instruct"
 PYINFRA = [sys.executable, "-m", "pyinfra"]
@@ -147,7 +148,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with Lab() as lab, tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        node = lab.boot("bench", ccache=True)
+        node = boot_warm(lab, "bench")
         path = inventory(folder / "hosts.py", [(node, {"gpuwright": {"model": MODEL}})])
         steps = first_serve(path)
         playbook, environment = ansible(node, folder)

@@ -34,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="gpuwright",
         description="Decides what a GPU node can serve, and says why.",
-        epilog="exit status: 0 done, 2 bad input, 3 refused, 4 a fault in gpuwright's own data",
+        epilog="exit status: 0 done, 1 a node gave no answer, 2 bad input, 3 refused, "
+        "4 a fault in gpuwright's own data",
     )
     parser.add_argument("--version", action="version", version=f"gpuwright {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

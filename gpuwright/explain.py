@@ -35,7 +35,7 @@ def explain_host(host: Host, matrix: Matrix) -> str:
 
 
 def explain_plan(plan: Plan, *, brief: bool = False) -> str:
-    """The plan with its memory table and reasons; `brief` leaves out reasons and the others."""
+    """The plan with its memory, reasons and rivals; `brief` is a line each and no rivals."""
     cards = ", ".join(f"GPU {gpu.index} ({gpu.name})" for gpu in plan.gpus) or "the CPU"
     lines = [
         f"{plan.service}: {plan.model} ({plan.checkpoint}, {plan.quantization}) with {plan.engine} "
@@ -59,7 +59,7 @@ def explain_plan(plan: Plan, *, brief: bool = False) -> str:
         )
     else:
         lines += ["", f"memory of {plan.memory.where}", *_memory_table(plan.memory)]
-        lines += _section("why", plan.reasons)
+    lines += _section("why", plan.reasons, brief=brief)
     lines += _section("warnings", plan.warnings, brief=brief)
     if not brief:
         lines += _section("why not", _rejections(plan.why_not))

@@ -144,7 +144,8 @@ def _address(value: object) -> str:
     if text == "localhost":
         return "127.0.0.1"
     try:
-        return str(ipaddress.ip_address(text))
+        # A scope after % could be any text, and stands in the unit and in URLs.
+        return str(ipaddress.ip_address(text if "%" not in text else ""))
     except ValueError:
         raise ValueError(f"{text!r} is not an IP address") from None
 
@@ -175,9 +176,14 @@ def _url(value: object) -> str:
         _ = parts.port
     except ValueError:
         fits = False
+    # Not quoted: the URL may hold a password.
     if not fits:
-        # Not quoted: a proxy's URL may hold a password.
         raise ValueError("is not an http or https URL")
+    if "@" in parts.netloc:
+        raise ValueError(
+            "holds credentials, which every user of the node could read in its process list; "
+            "keep them in the node's own environment (/etc/environment) or use a mirror without"
+        )
     return text.rstrip("/")
 
 

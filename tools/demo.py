@@ -99,12 +99,17 @@ def on_a_node() -> None:
 def rehearsal(reason: str) -> None:
     """The same deploy, dry, on rigs that do not exist."""
     say(f"no node can be booted here ({reason}): this is a REHEARSAL on invented rigs")
-    words = ["inventory/rehearsal.py", "deploys/explain.py"]
-    print(f"$ {shlex.join(['pyinfra', *words])}", flush=True)
     environment = os.environ | {"PYINFRA_FAKE_DELAY": "0", "PYINFRA_FAKE_DELAY_JITTER": "0"}
-    done = subprocess.run([*PYINFRA, "-y", *words], cwd=ROOT, check=False, env=environment)
+    rehearsed = "inventory/rehearsal.py"
+    for words in (
+        [rehearsed, "deploys/explain.py", "--dry"],
+        [rehearsed, "deploys/serve.py", "--dry", "--limit", "@fake/cpu-debian12"],
+    ):
+        print(f"$ {shlex.join(['pyinfra', *words])}", flush=True)
+        done = subprocess.run([*PYINFRA, *words], cwd=ROOT, check=False, env=environment)
+        if done.returncode:
+            raise SystemExit(done.returncode)
     say("that was a rehearsal: nothing was installed, nothing was served")
-    raise SystemExit(done.returncode)
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Plan the whole inventory in one pass: every host has a plan, or no host is touched."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,7 @@ def _answers(state: State) -> tuple[dict[Host, _Answer], dict[str, str]]:
     """Every active host's plan, and a sentence for every host that has none."""
     hosts = sorted(state.inventory.get_active_hosts(), key=_name)
     faults: dict[str, str] = {}
-    if not any(host.data.get("allow_unreachable") is True for host in hosts):
+    if not _allow_unreachable(hosts):
         for host in state.failed_hosts:
             faults[_name(host)] = (
                 "not reached over SSH (--data allow_unreachable=true goes on without it)"
@@ -191,6 +191,15 @@ def _verify(host: Host) -> str:
     if verify not in ("quick", "full"):
         raise WantError(f"verify: {verify!r}, needed quick or full")
     return str(verify)
+
+
+def _allow_unreachable(hosts: Iterable[Host]) -> bool:
+    """Whether the operator goes on without hosts that cannot be reached: --data, so for all."""
+    said = {host.data.get("allow_unreachable") for host in hosts} - {None}
+    for word in said:
+        if not isinstance(word, bool):
+            raise DeployError(f"allow_unreachable: {word!r}, needed true or false")
+    return True in said
 
 
 def _name(host: Host) -> str:

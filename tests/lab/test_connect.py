@@ -19,6 +19,7 @@ from gpuwright.layout import Layout
 from tests.lab.lab import Lab
 from tests.lab.node import Node
 from tests.lab.serving import ROOT, inventory, run
+from tests.lab.warm import boot_warm
 
 pytestmark = pytest.mark.lab
 
@@ -29,7 +30,7 @@ PORT = 18080
 
 @pytest.fixture(scope="module")
 def node(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    booted = lab.boot("connect", suite="bookworm", ccache=True)
+    booted = boot_warm(lab, "connect")
     booted.add_user(USER, sudo="nopasswd")
     folder = tmp_path_factory.mktemp("connect")
     run(inventory(folder / "hosts.py", [(booted, {"gpuwright": {"model": MODEL}})]))

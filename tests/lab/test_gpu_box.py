@@ -18,6 +18,7 @@ from gpuwright.units import render_unit
 from tests.lab.lab import Lab
 from tests.lab.node import Node
 from tests.lab.serving import ROOT, inventory, run
+from tests.lab.warm import boot_warm
 from tests.nvml import rigs
 from tests.unit.plans import PLAN
 
@@ -72,7 +73,7 @@ class Box:
 
 @pytest.fixture(scope="module")
 def box(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
-    node = lab.boot("rig", suite="bookworm", ccache=True)
+    node = boot_warm(lab, "rig")
     folder = tmp_path_factory.mktemp("rig")
     for library in rigs.build(folder / "library").iterdir():
         target = node.root / LIBRARIES / library.name

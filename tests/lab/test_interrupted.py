@@ -12,6 +12,7 @@ import pytest
 from tests.lab.lab import Lab
 from tests.lab.node import Node
 from tests.lab.serving import inventory, run, start
+from tests.lab.warm import boot_warm
 
 pytestmark = pytest.mark.lab
 
@@ -28,7 +29,7 @@ def hosts(node: Node, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def node(lab: Lab) -> Iterator[Node]:
-    booted = lab.boot("cut", suite="bookworm", ccache=True)
+    booted = boot_warm(lab, "cut")
     yield booted
     booted.destroy()
 

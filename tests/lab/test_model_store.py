@@ -15,6 +15,7 @@ from tests.lab.hub import Hub
 from tests.lab.lab import Lab
 from tests.lab.node import Node
 from tests.lab.serving import Run, inventory, run, start
+from tests.lab.warm import boot_warm
 
 pytestmark = pytest.mark.lab
 
@@ -28,7 +29,7 @@ FETCHED = "The model's files are present and verified"
 @pytest.fixture(scope="module")
 def node(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node that serves the catalogue's model, so that its engine is there and its file real."""
-    booted = lab.boot("store", suite="bookworm", ccache=True)
+    booted = boot_warm(lab, "store")
     folder = tmp_path_factory.mktemp("store")
     run(inventory(folder / "hosts.py", [(booted, {"gpuwright": {"model": MODEL}})]))
     yield booted

@@ -15,6 +15,7 @@ from gpuwright.layout import Layout
 from tests.lab.lab import Lab
 from tests.lab.node import Node
 from tests.lab.serving import Run, inventory, raw_inventory, run
+from tests.lab.warm import boot_warm
 
 pytestmark = pytest.mark.lab
 
@@ -79,7 +80,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    node = lab.boot("serve", suite="bookworm", ccache=True)
+    node = boot_warm(lab, "serve")
     yield Served(node, tmp_path_factory.mktemp("serve"))
     node.destroy()
 

@@ -9,6 +9,7 @@ import pytest
 from tests.lab.lab import Lab
 from tests.lab.node import Node
 from tests.lab.serving import ROOT, run
+from tests.lab.warm import boot_warm
 
 pytestmark = pytest.mark.lab
 
@@ -18,7 +19,7 @@ COMMAND = "cd /srv/gpuwright && .venv/bin/pyinfra -y inventory.py deploys/serve.
 @pytest.fixture(scope="module")
 def node(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node with a checkout of this tree and its environment, as an operator would have it."""
-    booted = lab.boot("here", suite="bookworm", ccache=True)
+    booted = boot_warm(lab, "here")
     files = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,

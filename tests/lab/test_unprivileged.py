@@ -11,6 +11,7 @@ from gpuwright.layout import Layout
 from tests.lab.lab import Lab
 from tests.lab.node import Node
 from tests.lab.serving import Run, inventory, run
+from tests.lab.warm import boot_warm
 
 pytestmark = pytest.mark.lab
 
@@ -22,7 +23,7 @@ UNIT = "gpuwright-llm.service"
 
 @pytest.fixture(scope="module")
 def node(lab: Lab) -> Iterator[Node]:
-    booted = lab.boot("trixie", suite="trixie", ccache=True)
+    booted = boot_warm(lab, "trixie", "trixie")
     booted.add_user(USER, sudo="nopasswd")
     yield booted
     booted.destroy()

@@ -29,7 +29,7 @@ def test_a_refusal_exits_3_and_says_what_would_help(capsys):
 def test_bad_input_exits_2_with_one_line_per_fault(capsys):
     assert main(["explain", "--host", CPU, "--set", "prot=1", "--set", "port=0"]) == 2
     assert capsys.readouterr().err.splitlines() == [
-        "gpuwright: prot: unknown key; port?",
+        "gpuwright: prot: unknown key; nearest: port",
         "gpuwright: port: needs 1 to 65,535, found 0",
     ]
 

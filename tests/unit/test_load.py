@@ -63,7 +63,7 @@ def test_loading_is_quick(copy):
 
 def test_refuses_an_unknown_key_and_names_the_nearest(copy):
     edit(copy, "gpus.yaml", lambda rows: rows[1].update(pci_idz=["10de:2684"]))
-    assert faults(copy) == ("gpus.yaml[1].pci_idz: unknown key; pci_ids?",)
+    assert faults(copy) == ("gpus.yaml[1].pci_idz: unknown key; nearest: pci_ids",)
 
 
 def test_refuses_a_missing_key(copy):

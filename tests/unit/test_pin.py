@@ -252,7 +252,7 @@ def test_gated_repository_needs_a_token_that_has_access(
     ("arguments", "sentence"),
     [
         (["tiny-q9"], "checkpoint 'tiny-q9' is unknown in "),
-        (["tiny-q9"], "; tiny-q8?"),
+        (["tiny-q9"], "tiny-q8"),
         (["tiny-local"], "tiny-local: has no repository on a hub: it comes in a package"),
         (["tiny-q8"], "--include GLOB needed, it holds 'tiny.Q4.gguf', 'tiny.Q8.gguf'"),
         (["tiny-q8", "--include", "*.Q5.gguf"], "--include '*.Q5.gguf' matches none of"),

@@ -18,7 +18,7 @@ from tools.golden import WANTS, document, rigs
 
 
 def test_an_unknown_model_names_the_nearest():
-    with pytest.raises(WantError, match=r"model: 'qwen3\.6-28b' is unknown; qwen3\.6-27b\?"):
+    with pytest.raises(WantError, match=r"model: 'qwen3\.6-28b' is unknown; nearest: qwen3\.6-27b"):
         decided("1x3090", {"model": "qwen3.6-28b"})
 
 

@@ -24,7 +24,7 @@ def test_nothing_wanted_is_the_defaults():
 
 
 def test_an_unknown_key_names_the_nearest_legal_one():
-    assert faults({"modle": "x"}) == ("modle: unknown key; model?",)
+    assert faults({"modle": "x"}) == ("modle: unknown key; nearest: model",)
 
 
 def test_every_fault_is_reported_at_once():
@@ -67,8 +67,15 @@ def test_a_wrong_value_is_refused_with_its_key(key, value):
     assert faults({key: value})[0].startswith(f"{key}: ")
 
 
-def test_a_password_in_a_proxy_is_not_repeated():
-    assert "hunter2" not in faults({"proxy": "socks5://me:hunter2@proxy:1080"})[0]
+@pytest.mark.parametrize("key", ["proxy", "python_index", "hub"])
+@pytest.mark.parametrize("scheme", ["http", "socks5"])
+def test_credentials_in_a_url_are_refused_and_not_repeated(key: str, scheme: str):
+    (fault,) = faults({key: f"{scheme}://me:hunter2@host:1080/path"})
+    assert "hunter2" not in fault
+
+
+def test_an_address_has_no_scope():
+    assert faults({"bind": "fe80::1%a b; x"})[0].startswith("bind: ")
 
 
 @pytest.mark.parametrize(
