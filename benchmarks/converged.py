@@ -21,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gpuwright.converge import directories
+from gpuwright.expected import directories
 from gpuwright.layout import Layout
 from gpuwright.load import load_matrix
 from tests.lab.lab import Lab

@@ -7,8 +7,8 @@ from typing import Any
 
 from gpuwright.builds import Build, content_key, cpu_args
 from gpuwright.catalogue import Matrix
-from gpuwright.converge import Expected
 from gpuwright.engine_rows import BuildRow, ReleaseRow
+from gpuwright.expected import Expected
 from gpuwright.fetching import LOCKS
 from gpuwright.host import Host
 from gpuwright.launch import launch

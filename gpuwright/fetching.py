@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from gpuwright.converge import Changes, Expected
+from gpuwright.converge import Changes
+from gpuwright.expected import Expected
 from gpuwright.plan import ModelFile, Source
 from gpuwright.python_index import default_index_url
 from gpuwright.want import Want
@@ -20,6 +21,11 @@ class FetchSpecs:
 
     archive: dict[str, Any] | None
     model: dict[str, Any] | None
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether a file may come from a hub, for which the operator has a token."""
+        return any(spec["token_stdin"] for spec in (self.archive, self.model) if spec)
 
     def preflight(self) -> list[dict[str, Any]]:
         """The same specs, asking only whether the sources can deliver."""

@@ -4,14 +4,14 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpuwright.converge import PLAN_VARIABLE, digest_of
+from gpuwright.expected import PLAN_VARIABLE, digest_of
 from gpuwright.launch import Launch
 from gpuwright.layout import USER, Layout
 from gpuwright.plan import Plan
 
 # Words that systemd's command line parser takes as they are (systemd.service(5), "Command lines").
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
-_HIDDEN_BY_PROTECT_HOME = ("/home", "/root", "/run/user")
+_HIDDEN_BY_PROTECT_HOME = ("/home/", "/root/", "/run/user/")
 
 
 class UnitError(ValueError):

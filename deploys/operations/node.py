@@ -12,7 +12,7 @@ from pyinfra import host
 from pyinfra.api import FunctionCommand, QuoteString, StringCommand, operation
 
 from deploys.operations.programs import program
-from gpuwright.converge import Directory
+from gpuwright.expected import Directory
 from gpuwright.layout import USER
 
 Commands = Generator[StringCommand | FunctionCommand]
@@ -25,6 +25,29 @@ _APT_ENVIRONMENT = {
 }
 _APT = ("apt-get", "-q=2", "-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3")
 
+# DPkg::Lock::Timeout does not cover the package lists, which a machine's own timers hold for a
+# while after it boots.
+_UPDATE = f"""
+tries=0
+until said=$({" ".join(_APT)} update 2>&1); do
+    tries=$((tries + 1))
+    case $said in
+        */lists/lock*) test "$tries" -lt 60 && sleep 5 && continue ;;
+    esac
+    printf '%s\\n' "$said" >&2
+    exit 100
+done
+"""
+
+# systemd-analyze ends well where it merely ignores a line, and speaks of other units, too.
+_VERIFY = """
+said=$(systemd-analyze verify "$1" 2>&1)
+status=$?
+rm -f -- "$1"
+ours=$(printf '%s\\n' "$said" | grep -F -- "${1##*/}")
+if [ "$status" -ne 0 ] || [ -n "$ours" ]; then printf '%s\\n' "$said" >&2; exit 1; fi
+"""
+
 
 @operation()
 def packages_are_installed(names: Sequence[str]) -> Commands:
@@ -32,7 +55,7 @@ def packages_are_installed(names: Sequence[str]) -> Commands:
     if not names:
         host.noop("every package that the plan needs is installed")
         return
-    yield StringCommand(*_APT, "update", _env=_APT_ENVIRONMENT)
+    yield StringCommand("sh", "-c", QuoteString(_UPDATE), _env=_APT_ENVIRONMENT)
     yield StringCommand(
         *_APT,
         "install",
@@ -51,6 +74,7 @@ def user_exists(reason: str | None) -> Commands:
         host.noop(f"user {USER} exists")
         return
     yield StringCommand(
+        *("getent", "passwd", USER, ">/dev/null", "||"),
         "useradd",
         "--system",
         "--user-group",
@@ -118,9 +142,8 @@ def unit_is_written(path: str, text: str, reason: str | None) -> Commands:
             "files": [_readable(candidate, text)],
         },
     )
-    yield StringCommand("systemd-analyze", "verify", QuoteString(candidate))
+    yield StringCommand("sh", "-c", QuoteString(_VERIFY), "verify", QuoteString(candidate))
     yield program("write", {"files": [_readable(path, text)]})
-    yield StringCommand("rm", "-f", "--", QuoteString(candidate))
 
 
 def _readable(path: str, text: str | None) -> dict[str, Any]:

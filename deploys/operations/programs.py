@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from pyinfra import logger
-from pyinfra.api import FunctionCommand, Host, State, output
+from pyinfra.api import FunctionCommand, HiddenValue, Host, State, output
 from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS
 
 from facts.node import carried
@@ -17,13 +17,13 @@ def program(
     name: str,
     spec: Spec,
     *,
-    stdin: Callable[[], str] | None = None,
+    stdin: HiddenValue | None = None,
     on_result: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> FunctionCommand:
     """The command an operation yields to run the carried program `name` with `spec`.
 
-    `stdin` gives what the program reads on standard input (secrets travel there and nowhere else);
-    it is called when the command runs. `on_result` receives the program's result, good or bad.
+    `stdin` is what the program reads on standard input: secrets travel there and nowhere else.
+    `on_result` receives the program's result, good or bad.
     """
     return FunctionCommand(_run, (name, dict(spec), stdin, on_result), {})
 
@@ -33,7 +33,7 @@ def _run(
     host: Host,
     name: str,
     spec: dict[str, Any],
-    stdin: Callable[[], str] | None,
+    stdin: HiddenValue | None,
     on_result: Callable[[Mapping[str, Any]], None] | None,
 ) -> bool:
     arguments = {
@@ -42,7 +42,7 @@ def _run(
         if key in CONNECTOR_ARGUMENT_KEYS
     }
     if stdin is not None:
-        arguments["_stdin"] = stdin()
+        arguments["_stdin"] = stdin.unmask()
     _, lines = host.run_shell_command(carried(name, spec), print_output=True, **arguments)
     result = carry.parse(lines.stdout_lines)
     if on_result is not None:

@@ -10,7 +10,7 @@ def build(work: Work) -> None:
         name="The engine's source is present and verified",
         reason=work.changes.build,
         spec=work.fetch.archive,
-        token_file=None,
+        token=None,
     )
     llama_cpp.engine_is_built(
         name="The engine is built and proven",

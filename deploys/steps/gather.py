@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import gevent.pool
-from pyinfra.api import Host, State
+from pyinfra.api import HiddenValue, Host, State
 from pyinfra.context import ctx_host, ctx_state
 
 from facts.node import Node, Reachable
@@ -22,20 +22,25 @@ def documents(state: State, specs: Iterable[tuple[Host, dict[str, Any]]]) -> dic
     return _each(state, list(specs), ask)
 
 
-def preflight(state: State, specs: Mapping[Host, Sequence[dict[str, Any]]]) -> dict[str, str]:
+def preflight(
+    state: State, specs: Mapping[Host, tuple[Sequence[dict[str, Any]], HiddenValue | None]]
+) -> dict[str, str]:
     """Ask on each node whether its downloads can be had; a sentence for each host where one cannot.
 
-    A remote command is spent only on hosts that have something to download.
+    A remote command is spent only on hosts that have something to download. Each comes with the
+    hub's token, which specs with `token_stdin` get on standard input.
     """
 
-    def ask(host: Host, wanted: Sequence[dict[str, Any]]) -> str | None:
-        for spec in wanted:
-            answer = host.get_fact(Reachable, spec=spec, _ignore_errors=True) or {}
+    def ask(host: Host, wanted: tuple[Sequence[dict[str, Any]], HiddenValue | None]) -> str | None:
+        specs, token = wanted
+        for spec in specs:
+            more = {"_stdin": token.unmask()} if token and spec["token_stdin"] else {}
+            answer = host.get_fact(Reachable, spec=spec, _ignore_errors=True, **more) or {}
             if not answer.get("ok"):
                 return str(answer.get("error") or "the preflight gave no answer")
         return None
 
-    answers = _each(state, [(host, wanted) for host, wanted in specs.items() if wanted], ask)
+    answers = _each(state, [(host, wanted) for host, wanted in specs.items() if wanted[0]], ask)
     return {str(host.name): fault for host, fault in answers.items() if fault}
 
 

@@ -10,5 +10,5 @@ def fetch(work: Work) -> None:
         name="The model's files are present and verified",
         reason=work.changes.fetch,
         spec=work.fetch.model,
-        token_file=work.want.hub_token_file,
+        token=work.token,
     )

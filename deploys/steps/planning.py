@@ -1,24 +1,26 @@
 """Plan the whole inventory in one pass: every host has a plan, or no host is touched."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from gevent.lock import RLock
-from pyinfra.api import DeployError, Host, State
+from pyinfra.api import DeployError, HiddenValue, Host, State
 from pyinfra.context import ctx_host, ctx_state
 
 from deploys.steps import gather
-from gpuwright.converge import Changes, Expected, changes
+from gpuwright.converge import Changes, changes
 from gpuwright.expectation import build_spec, expectation, gate_spec, probe_packages, probe_spec
-from gpuwright.explain import explain_plan
+from gpuwright.expected import Expected
+from gpuwright.explain import explain_plan, explain_refusal
 from gpuwright.fetching import FetchSpecs, fetch_specs
 from gpuwright.host import Host as Node
 from gpuwright.load import load_matrix
 from gpuwright.plan import Plan
 from gpuwright.refusals import HostError, MatrixError, Refusal, WantError
+from gpuwright.running import obstacle, remarks
 from gpuwright.selection import decide
 from gpuwright.want import Want
 
@@ -29,11 +31,13 @@ TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
 class Work:
     """One host with everything that the steps need to know of it."""
 
-    want: Want
     plan: Plan
     expected: Expected
     changes: Changes
+    remarks: tuple[str, ...]
     fetch: FetchSpecs
+    token: HiddenValue | None
+    """The hub's token, read from the operator's file; it goes to standard inputs only."""
     build: Mapping[str, Any]
     gate: Mapping[str, Any]
 
@@ -50,19 +54,26 @@ class _Answer:
 
 
 class _NoPlanError(Exception):
-    """A host has no plan, or none that can be applied; the text says why."""
+    """A host has no plan, or none that can be applied: one sentence, and for explain all of it."""
+
+    def __init__(self, sentence: str, explanation: str | None = None) -> None:
+        super().__init__(sentence)
+        self.explanation = explanation or f"refused: {sentence}"
 
 
+_FAULTS = (_NoPlanError, WantError, HostError, MatrixError)
 _Run = dict[Host, Any] | str
 _lock = RLock()
 _plans: WeakKeyDictionary[State, _Run] = WeakKeyDictionary()
 _works: WeakKeyDictionary[State, _Run] = WeakKeyDictionary()
 
 
-def plan_only() -> Plan:
-    """The plan of the host in context, whether or not this version can apply it."""
-    answer: _Answer = _of_host(_plans, _plan_all)
-    return answer.plan
+def explained() -> None:
+    """Print what every host of the run would serve and why, or why not; once for all of them.
+
+    DeployError at the end when some host has no plan. Nothing is changed.
+    """
+    _of_host(_plans, _explain_all)
 
 
 def work() -> Work:
@@ -80,16 +91,25 @@ def _of_host(runs: WeakKeyDictionary[State, _Run], make: Callable[[State], _Run]
     state, host = ctx_state.get(), ctx_host.get()
     with _lock:
         if state not in runs:
+            runs[state] = "planning stopped with an error"
             runs[state] = make(state)
         run = runs[state]
     if isinstance(run, str):
         raise DeployError(run)
-    return run[host]
+    return run.get(host)
 
 
-def _plan_all(state: State) -> _Run:
+def _explain_all(state: State) -> _Run:
     answers, faults = _answers(state)
-    return _sentence(state, faults) if faults else dict(answers)
+    for host in sorted(state.inventory.get_active_hosts(), key=_name):
+        if host in answers:
+            text = explain_plan(answers[host].plan)
+        else:
+            fault = faults[_name(host)]
+            text = fault.explanation if isinstance(fault, _NoPlanError) else f"refused: {fault}"
+        for line in text.splitlines():
+            host.log(line)
+    return _sentence(state, faults) if faults else {}
 
 
 def _work_all(state: State) -> _Run:
@@ -98,46 +118,49 @@ def _work_all(state: State) -> _Run:
     for host, answer in answers.items():
         try:
             works[host] = _work(answer)
-        except (_NoPlanError, WantError, MatrixError) as error:
-            faults[_name(host)] = str(error)
+        except _FAULTS as error:
+            faults[_name(host)] = error
     if not faults:
-        asked = {host: work.fetch.preflight() for host, work in works.items()}
-        faults = gather.preflight(state, asked)
+        asked = {host: (work.fetch.preflight(), work.token) for host, work in works.items()}
+        for name, sentence in gather.preflight(state, asked).items():
+            faults[name] = _NoPlanError(sentence)
     if faults:
         return _sentence(state, faults)
     for host in sorted(works, key=_name):
-        for line in explain_plan(works[host].plan, brief=True).splitlines():
+        found = works[host]
+        for line in explain_plan(found.plan, brief=True).splitlines():
             host.log(line)
-        for line in works[host].changes.reasons() or ("nothing to change",):
+        for line in found.remarks:
+            host.log(f"  warning: {line}")
+        for line in found.changes.reasons() or ("nothing to change",):
             host.log(f"  - {line}")
     return dict(works)
 
 
-def _answers(state: State) -> tuple[dict[Host, _Answer], dict[str, str]]:
-    """Every active host's plan, and a sentence for every host that has none."""
-    hosts = sorted(state.inventory.get_active_hosts(), key=_name)
-    faults: dict[str, str] = {}
-    if not _allow_unreachable(hosts):
-        for host in state.failed_hosts:
-            faults[_name(host)] = (
+def _answers(state: State) -> tuple[dict[Host, _Answer], dict[str, Exception]]:
+    """Every active host's plan, and for every host that has none why."""
+    faults: dict[str, Exception] = {}
+    for host in state.failed_hosts:
+        if not _may_be_missing(host):
+            faults[_name(host)] = _NoPlanError(
                 "not reached over SSH (--data allow_unreachable=true goes on without it)"
             )
     wants: dict[Host, Want] = {}
     specs: dict[Host, dict[str, Any]] = {}
-    for host in hosts:
+    for host in sorted(state.inventory.get_active_hosts(), key=_name):
         try:
             wants[host] = _want(host)
             specs[host] = probe_spec(
                 wants[host], verify=_verify(host), packages=probe_packages(load_matrix())
             )
-        except (WantError, MatrixError) as error:
-            faults[_name(host)] = str(error)
+        except _FAULTS as error:
+            faults[_name(host)] = error
     answers: dict[Host, _Answer] = {}
     for host, document in gather.documents(state, specs.items()).items():
         try:
             answers[host] = _answer(host, wants[host], document)
-        except (_NoPlanError, WantError, HostError, MatrixError) as error:
-            faults[_name(host)] = str(error)
+        except _FAULTS as error:
+            faults[_name(host)] = error
     return answers, faults
 
 
@@ -145,38 +168,60 @@ def _answer(host: Host, want: Want, document: Mapping[str, Any]) -> _Answer:
     if "schema" not in document:
         raise _NoPlanError(str(document.get("error") or "the probe gave no answer"))
     node = Node.from_document(document)
-    matrix = load_matrix(want.extra_models)
-    result = decide(node, want, matrix)
+    result = decide(node, want, load_matrix(want.extra_models))
     if isinstance(result, Refusal):
-        raise _NoPlanError(result.sentence())
+        raise _NoPlanError(result.sentence(), explain_refusal(result))
     return _Answer(host=host, want=want, document=document, node=node, plan=result)
 
 
 def _work(answer: _Answer) -> Work:
-    want, plan = answer.want, answer.plan
+    want, plan, document = answer.want, answer.plan, answer.document
     if plan.not_applicable:
         raise _NoPlanError(
             f"{plan.engine} {plan.release} ({plan.build_tag}): {plan.not_applicable}"
         )
-    matrix = load_matrix(want.extra_models)
-    wanted = expectation(want=want, node=answer.node, plan=plan, matrix=matrix, templates=TEMPLATES)
-    todo = changes(wanted.expected, answer.document)
-    verify = _verify(answer.host)
-    return Work(
+    wanted = expectation(
         want=want,
+        node=answer.node,
+        plan=plan,
+        matrix=load_matrix(want.extra_models),
+        templates=TEMPLATES,
+    )
+    if found := obstacle(wanted.expected, document):
+        raise _NoPlanError(found)
+    todo = changes(wanted.expected, document)
+    verify = "full" if todo.rehash else _verify(answer.host)
+    fetch = fetch_specs(
+        want=want,
+        expected=wanted.expected,
+        archive=wanted.build.archive,
+        changes=todo,
+        verify=verify,
+    )
+    return Work(
         plan=plan,
         expected=wanted.expected,
         changes=todo,
-        fetch=fetch_specs(
-            want=want,
-            expected=wanted.expected,
-            archive=wanted.build.archive,
-            changes=todo,
-            verify=verify,
-        ),
+        remarks=remarks(wanted.expected, document),
+        fetch=fetch,
+        token=_token(want) if fetch.needs_token else None,
         build=build_spec(wanted, verify=verify),
         gate=gate_spec(wanted),
     )
+
+
+def _token(want: Want) -> HiddenValue | None:
+    """The operator's hub token. WantError: the file cannot be read, or holds no token."""
+    if want.hub_token_file is None:
+        return None
+    path = want.hub_token_file.expanduser()
+    try:
+        token = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise WantError(f"hub_token_file: {path}: {error}") from None
+    if not token or not token.isprintable() or " " in token:
+        raise WantError(f"hub_token_file: {path} holds no token")
+    return HiddenValue(token)
 
 
 def _want(host: Host) -> Want:
@@ -193,20 +238,19 @@ def _verify(host: Host) -> str:
     return str(verify)
 
 
-def _allow_unreachable(hosts: Iterable[Host]) -> bool:
-    """Whether the operator goes on without hosts that cannot be reached: --data, so for all."""
-    said = {host.data.get("allow_unreachable") for host in hosts} - {None}
-    for word in said:
-        if not isinstance(word, bool):
-            raise DeployError(f"allow_unreachable: {word!r}, needed true or false")
-    return True in said
+def _may_be_missing(host: Host) -> bool:
+    """Whether the operator goes on without this host when it cannot be reached."""
+    word = host.data.get("allow_unreachable")
+    if word is not None and not isinstance(word, bool):
+        raise DeployError(f"allow_unreachable: {word!r}, needed true or false")
+    return bool(word)
 
 
 def _name(host: Host) -> str:
     return str(host.name)
 
 
-def _sentence(state: State, faults: Mapping[str, str]) -> str:
+def _sentence(state: State, faults: Mapping[str, Exception]) -> str:
     count = len(state.inventory.get_active_hosts()) + len(state.failed_hosts)
     lines = [f"{name}: {text}" for name, text in sorted(faults.items())]
     if count == 1:

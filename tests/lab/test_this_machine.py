@@ -47,7 +47,7 @@ def test_shipped_inventory_serves_the_best_model_that_fits_here(node: Node) -> N
     assert "nothing to change" in again.stdout + again.stderr
 
 
-def test_explain_and_doctor_commands_work_from_the_installed_package(node: Node) -> None:
+def test_command_line_works_from_the_installed_package(node: Node) -> None:
     listed = node.run("/srv/gpuwright/.venv/bin/gpuwright models").stdout
     assert "SmolLM2-135M-Instruct" in listed
 

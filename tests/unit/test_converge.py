@@ -4,12 +4,16 @@ import copy
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gpuwright.converge import PLAN_VARIABLE, Changes, Expected, changes, directories
+from gpuwright.converge import Changes, changes
+from gpuwright.expected import PLAN_VARIABLE, Directory, Expected, directories
 from gpuwright.layout import Layout
+from gpuwright.plan import PlannedGpu
+from gpuwright.running import obstacle, remarks
 from tests.unit.plans import FILE, PLAN
 
 LAYOUT = Layout()
@@ -24,7 +28,7 @@ EXPECTED = Expected(
     plan=PLAN,
     engine_dir=ENGINE,
     engine_files=("bin/llama-server",),
-    unit=f'[Service]\nEnvironment="{PLAN_VARIABLE}=abc"\n',
+    unit=f'[Service]\nEnvironment="{PLAN_VARIABLE}=abc"\n',  # as units.py writes it
     secret_names=("LLAMA_API_KEY",),
     build_packages=("cmake",),
     runtime_packages=("libgomp1",),
@@ -62,6 +66,7 @@ def _serving() -> dict[str, Any]:
     return {
         "time": 2000.0,
         "virtualization": "none",
+        "notes": [],
         "packages": {"libgomp1": "1", "cmake": None},
         "gpus": {"devices": []},
         "ours": {
@@ -74,7 +79,10 @@ def _serving() -> dict[str, Any]:
                 },
             },
             "service": {
+                "load": "loaded",
                 "active": "active",
+                "drop_ins": [],
+                "exe": {"path": BINARY, "inode": 7},
                 "enabled": "enabled",
                 "need_daemon_reload": False,
                 "main_pid": 42,
@@ -114,10 +122,10 @@ def test_nothing_is_to_be_done_on_a_node_that_serves_the_plan() -> None:
 
 def test_everything_is_to_be_done_on_a_bare_node() -> None:
     document = _serving()
-    document["packages"] = {}
+    document["packages"] = {"libgomp1": None, "cmake": None}
     document["ours"] = {"user": None, "files": {}, "stamps": {}, "service": None}
     found = changes(EXPECTED, document)
-    assert _named(found) == set(Changes.__dataclass_fields__) - {"environment_mode"}
+    assert _named(found) == set(Changes.__dataclass_fields__) - {"environment_mode", "rehash"}
     assert found.packages == ("libgomp1", "cmake")
     assert len(found.reasons()) == len(_named(found))
 
@@ -149,13 +157,16 @@ RESTARTED = {"restart", "gate"}
         ("model replaced", lambda d: _files(d)[MODEL].update(inode=8), {"fetch"} | RESTARTED),
         ("model gone", lambda d: _files(d).pop(MODEL), {"fetch"} | RESTARTED),
         ("model's hash wrong", lambda d: _files(d)[MODEL].update(sha256="b" * 64),
-         {"fetch"} | RESTARTED),
+         {"fetch", "rehash"} | RESTARTED),
         ("model's stamp gone", lambda d: d["ours"]["stamps"].popitem(), {"fetch"} | RESTARTED),
         ("model is a link", lambda d: _files(d)[MODEL].update(type="link"),
          {"fetch"} | RESTARTED),
         ("build gone", lambda d: _files(d).pop(BINARY), {"build", "packages"} | RESTARTED),
         ("build replaced", lambda d: _files(d)[BINARY].update(inode=8),
          {"build", "packages"} | RESTARTED),
+        ("plan unknown to the process", lambda d: _service(d).update(environment={}), RESTARTED),
+        ("another binary runs", lambda d: _service(d).update(
+            exe={"path": f"{BINARY} (deleted)", "inode": 6}), RESTARTED),
         ("older plan runs", lambda d: _service(d)["environment"].update({PLAN_VARIABLE: "old"}),
          RESTARTED),
         ("still loading", lambda d: _service(d).update(
@@ -188,6 +199,72 @@ def test_file_newer_than_the_process_restarts_it_even_when_a_killed_run_installe
     assert _named(_changed(renewed)) == RESTARTED
 
 
+def test_file_from_a_clock_that_was_ahead_does_not_restart_for_ever() -> None:
+    def ahead(document: dict[str, Any]) -> None:
+        stamps = document["ours"]["stamps"].values()
+        for entry in [
+            _files(document)[MODEL],
+            *(row for s in stamps for row in s["files"].values()),
+        ]:
+            entry["mtime_ns"] = int(9e18)
+        _files(document)[BINARY]["mtime_ns"] = int(9e18)
+
+    assert _changed(ahead) == Changes()
+
+
+def test_slow_moment_of_a_young_service_is_waited_for_not_restarted() -> None:
+    def slow(document: dict[str, Any]) -> None:
+        _service(document).update(started_at=document["time"] - 60)
+        _service(document)["health"].update(status=None)
+
+    assert _named(_changed(slow)) == {"gate"}
+
+
+@pytest.mark.parametrize(
+    ("unknown", "what"),
+    [
+        (lambda d: d["ours"].update(files=None), "our files"),
+        (lambda d: d.update(packages=None), "installed packages"),
+        (lambda d: _service(d).update(active=None), "gpuwright-llm.service"),
+        (lambda d: d["ours"].update(service=None), "gpuwright-llm.service"),
+    ],
+)
+def test_what_the_probe_could_not_tell_is_not_taken_for_absent(
+    unknown: Callable[[dict[str, Any]], object], what: str
+) -> None:
+    document = _serving() | {"notes": ["it took too long"]}
+    unknown(document)
+    found = obstacle(EXPECTED, document)
+    assert found is not None
+    assert what in found
+    assert "it took too long" in found
+
+
+def test_masked_unit_is_an_obstacle_and_a_serving_node_has_none() -> None:
+    document = _serving()
+    assert obstacle(EXPECTED, document) is None
+    _service(document)["load"] = "masked"
+    assert "systemctl unmask gpuwright-llm.service" in (obstacle(EXPECTED, document) or "")
+
+
+def test_drop_ins_are_named_and_left_alone() -> None:
+    document = _serving()
+    assert remarks(EXPECTED, document) == ()
+    _service(document)["drop_ins"] = ["/etc/systemd/system/gpuwright-llm.service.d/override.conf"]
+    (line,) = remarks(EXPECTED, document)
+    assert "override.conf" in line
+    assert changes(EXPECTED, document) == Changes()
+
+
+def test_directory_that_the_operator_named_is_left_as_it_is() -> None:
+    moved = replace(EXPECTED, layout=Layout(model_store="/srv/models"))
+    document = _serving()
+    files = document["ours"]["files"]
+    assert Directory(path="/srv/models", kept=True) in changes(moved, document).directories
+    files["/srv/models"] = _file(type="dir", mode="0750", owner="root")
+    assert changes(moved, document).directories == ()
+
+
 def test_record_holds_no_figure_that_moves_by_itself() -> None:
     record = json.loads(EXPECTED.record)
     assert "memory" not in record
@@ -196,10 +273,6 @@ def test_record_holds_no_figure_that_moves_by_itself() -> None:
 
 
 def test_service_off_its_gpus_is_not_serving() -> None:
-    from dataclasses import replace
-
-    from gpuwright.plan import PlannedGpu
-
     gpu = PlannedGpu(uuid="GPU-1", index=0, name="card", compute_capability="8.6")
     on_gpu = replace(EXPECTED, plan=replace(PLAN, gpus=(gpu,)))
     document = _serving()

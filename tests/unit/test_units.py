@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwright.converge import PLAN_VARIABLE, digest_of
+from gpuwright.expected import PLAN_VARIABLE, digest_of
 from gpuwright.launch import Launch
 from gpuwright.layout import Layout
 from gpuwright.plan import PlannedGpu
