@@ -18,9 +18,16 @@ from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.node_rules import disk_reason
 from gpuwright.pins import pinned_gpus
 from gpuwright.plan import Rejection
-from gpuwright.refusals import Needs, Reason, Unlisted
+from gpuwright.refusals import CpuNotAsked, Needs, Reason, Superseded, Unlisted
 from gpuwright.rows import Device
-from gpuwright.site import Combination, Site, card_memory, release_label, splits_tensors
+from gpuwright.site import (
+    Combination,
+    Site,
+    card_memory,
+    release_label,
+    splits_tensors,
+    untold_memory,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,33 +44,6 @@ class Failure:
             sentence=self.reason.sentence(),
             row=getattr(self.reason, "row", None),
         )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Superseded:
-    """A newer release or build of the same engine runs here too."""
-
-    by: str
-    row: str | None = None
-
-    def sentence(self) -> str:
-        return f"runs here, and {self.by} does too; a pin would choose it"
-
-    def remedy(self) -> str | None:
-        return None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CpuNotAsked:
-    """A card is there, and nobody said that the CPU is to serve beside it."""
-
-    row: str | None = None
-
-    def sentence(self) -> str:
-        return "a card is there: the CPU serves only where `gpus` says none"
-
-    def remedy(self) -> str | None:
-        return "`gpus: none` to serve on the CPU"
 
 
 def candidates(site: Site) -> Iterator[Candidate | Failure]:
@@ -130,11 +110,12 @@ def _of_checkpoint(site: Site, combination: Combination) -> Iterator[Candidate |
         (
             compat.served(release, checkpoint),
             compat.context(site.want.max_model_len, combination.model),
+            compat.sequences(site.want.max_num_seqs, release, site.pins.workload),
             disk_reason(
                 site.host,
                 site.want,
                 checkpoint,
-                release.engine,
+                release,
                 release.build if combination.tag.applicable else None,
             ),
         )
@@ -171,7 +152,7 @@ def _device_sets(site: Site, combination: Combination) -> Iterator[tuple[Gpu, ..
     if not splits_tensors(combination.release):
         if want.tensor_parallel_size in (None, 1):
             yield (by_room[0],)
-        if len(cards) > 1:
+        if len(cards) > 1 or want.tensor_parallel_size not in (None, 1):
             yield cards
         return
     kinds: dict[tuple[str | None, int], list[Gpu]] = {}
@@ -196,15 +177,16 @@ def _card_reasons(site: Site, combination: Combination) -> Iterator[Reason | Non
         yield compat.quantization(gpu, release, combination.checkpoint, site.matrix)
         if gpu.total_bytes is None:
             yield Needs(subject=gpu.name, needed="a memory size", found="unknown")
+        yield untold_memory(gpu, site.matrix)
     pinned = site.want.tensor_parallel_size
     if gpus and splits_tensors(release):
         if pinned not in (None, len(gpus)):
             yield Needs(subject="cards of one kind", needed=str(pinned), found=str(len(gpus)))
         yield compat.equal_cards(gpus)
         yield compat.tensor_parallel(combination.model, len(gpus))
-    elif gpus and pinned not in (None, 1):
+    elif pinned not in (None, 1):
         yield Needs(
             subject=f"tensor parallel size {pinned}",
-            needed="an engine that splits tensors",
-            found=f"{release.engine}, which splits layers",
+            needed="an engine that splits tensors over cards",
+            found=f"{release.engine}, which splits layers" if gpus else "the CPU alone",
         )

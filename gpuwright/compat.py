@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from gpuwright.catalogue import Matrix
-from gpuwright.engine_rows import AttentionBackendRow, BuildTagRow, HeadRule, ReleaseRow
+from gpuwright.engine_rows import (
+    AttentionBackendRow,
+    BuildTagRow,
+    HeadRule,
+    MemoryModel,
+    ReleaseRow,
+)
 from gpuwright.host import Gpu, Host
 from gpuwright.model_rows import CheckpointRow, LayerKind, ModelRow
 from gpuwright.refusals import DriverTooOld, Needs, NoKernels, Reason, Unlisted
-from gpuwright.rows import Device, KvCacheDtypeRow
+from gpuwright.rows import Device, KvCacheDtypeRow, WorkloadRow
 from gpuwright.versions import at_least, parse_version, within
 
 UNKNOWN = "unknown"
@@ -114,6 +120,22 @@ def context(max_model_len: int | None, model: ModelRow) -> Reason | None:
         needed=f"at most {model.max_context_tokens:,}",
         found=f"{max_model_len:,}",
         row=model.id,
+    )
+
+
+def sequences(
+    max_num_seqs: int | None, release: ReleaseRow, workload: WorkloadRow
+) -> Reason | None:
+    """vLLM does not start where one step cannot hold a token of each request."""
+    batch = workload.max_num_batched_tokens
+    limited = release.memory_model is MemoryModel.VLLM
+    if not limited or max_num_seqs is None or max_num_seqs <= batch:
+        return None
+    return Needs(
+        subject="max_num_seqs",
+        needed=f"at most {batch:,}, the tokens of one step for {workload.id}",
+        found=f"{max_num_seqs:,}",
+        row=workload.id,
     )
 
 

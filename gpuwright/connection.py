@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpuwright.plan import is_loopback
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]{0,127}", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 _PATH = re.compile(r"(?:/[A-Za-z0-9_][A-Za-z0-9._-]*)+", re.ASCII)
@@ -58,7 +60,7 @@ class Served:
     @property
     def loopback(self) -> bool:
         """Whether nobody but the node itself can reach it."""
-        return ipaddress.ip_address(self.bind).is_loopback
+        return is_loopback(self.bind)
 
     @property
     def everywhere(self) -> bool:

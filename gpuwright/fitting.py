@@ -187,7 +187,7 @@ def _memory_request(
         slots = min(slots, MAX_SLOTS)
     if combination.gpus:
         devices = tuple(card_memory(gpu, site.matrix) for gpu in combination.gpus)
-    elif host.memory_total_bytes is None:
+    elif not host.memory_total_bytes:
         return Needs(subject="RAM", needed="a size", found="unknown")
     else:
         devices = (ram_memory(host.memory_total_bytes),)

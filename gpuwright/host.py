@@ -5,25 +5,35 @@ Unknown values are None and stay None; a document that the probe cannot have wri
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpuwright.document import Reader
 from gpuwright.refusals import HostError
 
 SCHEMA = 1
 GPU_STATUSES = ("ok", "no_gpu", "no_driver", "driver_mismatch", "gpu_lost", "unreadable")
-_REQUIRED = object()
-_VERSION = re.compile(r"\d+(?:\.\d+)*", re.ASCII)
+OWN_KERNEL = frozenset(
+    ("none", "kvm", "qemu", "xen", "vmware", "microsoft", "oracle", "amazon", "google")
+) | {"parallels", "vm-other"}
+"""What the probe says of nodes whose driver numbers processes as they do themselves.
+
+A container shares its host's driver, and WSL that of Windows: there, processes are listed under
+other numbers than ours, or not at all.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
-    """A card the driver answers for.
+    """A card the driver answers for, and who holds memory of it.
 
-    `others_bytes` is what processes that are not ours hold; `unexplained_bytes` is what else is in
-    use while no service of ours runs: the driver's own reserve, a desktop, a zombie.
+    A plan must not depend on whether our own service runs, so what it holds is taken off by the
+    size that the driver gives for its processes. What that leaves open:
+
+    `others_bytes` is what processes that are not ours hold, desktops among them; 0 where they are
+    not `listed`. `unexplained_bytes` is what else is in use: the driver's own reserve, what a dead
+    process left. It is None where a service of ours may run and its size is not known. `sized` says
+    that the driver gives sizes of processes here: at least one is known.
     """
 
     index: int
@@ -33,7 +43,9 @@ class Gpu:
     compute_capability: str | None
     total_bytes: int | None
     others_bytes: int
-    unexplained_bytes: int
+    unexplained_bytes: int | None
+    listed: bool = True
+    sized: bool = True
     nvlink: bool | None = None
 
 
@@ -54,11 +66,25 @@ class Disk:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Service:
-    """The unit of ours that stands on the node already."""
+    """The unit of ours that stands on the node already. `active` is None where systemd does not
+    say."""
 
     unit: str
-    active: bool
+    active: bool | None
     pids: frozenset[int]
+
+    @property
+    def may_run(self) -> bool:
+        return self.active is not False or bool(self.pids)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """A file or directory: its type (file, dir, link, other), mode in octal text, and owner."""
+
+    type: str
+    mode: str
+    owner: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,13 +111,17 @@ class Host:
     virtualization: str | None
     disks: dict[str, Disk | None]
     listeners: tuple[Listener, ...]
+    files: dict[str, Entry | None] | None
+    """None for a path: nothing is there. None altogether: nobody could look."""
     stamps: dict[str, Any]
+    partials: dict[str, int]
+    """Bytes that interrupted runs left, by directory."""
     service: Service | None
 
     @classmethod
     def from_document(cls, document: object) -> Host:
         """The host of one node document, schema 1; HostError where it is none."""
-        root = _Reader(document, "")
+        root = Reader(document, "")
         schema = root.get("schema", int)
         if schema != SCHEMA:
             raise HostError(f"schema: needs {SCHEMA}, found {schema}")
@@ -101,13 +131,17 @@ class Host:
         if status not in GPU_STATUSES:
             raise HostError(f"gpus.status: {status!r} is none of {', '.join(GPU_STATUSES)}")
         system, python, cpu = root.child("os"), root.child("python"), root.child("cpu")
-        memory, systemd = root.child("memory"), root.child("systemd")
+        memory, systemd, ours = root.child("memory"), root.child("systemd"), root.child("ours")
+        virtualization = root.get("virtualization", str)
         return cls(
             uid=root.get("uid", int),
             gpu_status=status,
             gpu_detail=gpus.get("detail", str) or "",
             driver_version=gpus.version("driver_version"),
-            gpus=tuple(_gpu(entry, service) for entry in gpus.children("devices")),
+            gpus=tuple(
+                _gpu(entry, service, virtualization in OWN_KERNEL)
+                for entry in gpus.children("devices")
+            ),
             pci_vendors=tuple(
                 (entry.get("id", str) or "").split(":")[0] for entry in gpus.children("pci")
             ),
@@ -118,16 +152,18 @@ class Host:
             glibc=root.version("glibc"),
             python=python.version("version"),
             cpu_model=cpu.get("model", str),
-            cpu_threads=cpu.get("threads", int),
+            cpu_threads=cpu.count("threads"),
             cpu_flags=frozenset(str(flag) for flag in cpu.get("flags", list) or ()),
-            memory_total_bytes=memory.get("total_bytes", int),
-            memory_available_bytes=memory.get("available_bytes", int),
+            memory_total_bytes=memory.count("total_bytes"),
+            memory_available_bytes=memory.count("available_bytes"),
             systemd_running=bool(systemd.get("running", bool)),
             systemd_version=systemd.get("version", int),
-            virtualization=root.get("virtualization", str),
+            virtualization=virtualization,
             disks={path: _disk(entry) for path, entry in root.entries("disks")},
             listeners=tuple(_listener(entry) for entry in root.children("ports")),
-            stamps=dict(root.child("ours").get("stamps", dict) or {}),
+            files=_files(ours),
+            stamps=dict(ours.get("stamps", dict) or {}),
+            partials=_partials(ours),
             service=service,
         )
 
@@ -137,93 +173,48 @@ class Host:
         return self.gpu_status != "no_gpu"
 
 
-class _Reader:
-    """A mapping in the document with its path; every fault becomes one sentence."""
-
-    def __init__(self, value: object, path: str, *, unknown: bool = False) -> None:
-        if not isinstance(value, Mapping):
-            raise HostError(f"{path or 'document'}: needs a mapping, found {type(value).__name__}")
-        self.value = value
-        self.path = path
-        self.unknown = unknown
-
-    def at(self, key: str) -> str:
-        return f"{self.path}.{key}" if self.path else key
-
-    def get(self, key: str, kind: type, default: Any = _REQUIRED) -> Any:
-        value = self.value.get(key, None if self.unknown else default)
-        if value is _REQUIRED:
-            raise HostError(f"{self.at(key)}: missing")
-        if value is None or (isinstance(value, kind) and (kind is bool) == (type(value) is bool)):
-            return value
-        raise HostError(f"{self.at(key)}: needs {kind.__name__}, found {type(value).__name__}")
-
-    def version(self, key: str) -> str | None:
-        """The leading numbers of a version: Python's own may end in `rc1` or `+`."""
-        text = self.get(key, str)
-        if text is None:
-            return None
-        match = _VERSION.match(text)
-        if match is None:
-            raise HostError(f"{self.at(key)}: {text!r} is not a version")
-        return match[0]
-
-    def child(self, key: str) -> _Reader:
-        """The mapping at `key`; where it is null, everything in it is unknown."""
-        if self.value.get(key, _REQUIRED) is None:
-            return _Reader({}, self.at(key), unknown=True)
-        return _Reader(self.value.get(key), self.at(key))
-
-    def children(self, key: str) -> list[_Reader]:
-        entries = self.get(key, list) or []
-        return [_Reader(entry, f"{self.at(key)}[{n}]") for n, entry in enumerate(entries)]
-
-    def entries(self, key: str) -> list[tuple[str, _Reader | None]]:
-        entries = self.get(key, dict) or {}
-        return [
-            (str(name), None if entry is None else _Reader(entry, f"{self.at(key)}[{name}]"))
-            for name, entry in entries.items()
-        ]
-
-
-def _gpu(entry: _Reader, service: Service | None) -> Gpu:
-    total, free = entry.get("memory_total_bytes", int), entry.get("memory_free_bytes", int)
+def _gpu(entry: Reader, service: Service | None, own_kernel: bool) -> Gpu:
+    total, free = entry.count("memory_total_bytes"), entry.count("memory_free_bytes")
     index, uuid, name = entry.get("index", int), entry.get("uuid", str), entry.get("name", str)
     if index is None or uuid is None:
         raise HostError(f"{entry.path}: needs index and uuid")
-    others = ours = 0
-    running = service is not None and service.active
-    for process in entry.children("processes"):
-        used = process.get("used_bytes", int) or 0
-        if service is not None and process.get("pid", int) in service.pids:
-            ours += used
-        else:
-            others += used
-    unexplained = 0
-    if total is not None and free is not None and not running:
-        unexplained = max(0, total - free - ours - others)
+    listed = own_kernel and entry.get("processes", list) is not None
+    ours: list[int | None] = []
+    others: list[int | None] = []
+    for process in entry.children("processes") if listed else ():
+        mine = service is not None and process.get("pid", int) in service.pids
+        (ours if mine else others).append(process.count("used_bytes"))
+    known = sum(used or 0 for used in (*ours, *others))
+    unexplained: int | None = 0
+    if total is not None and free is not None:
+        unexplained = max(0, total - free - known)
+    if None in ours or (not listed and service is not None and service.may_run):
+        unexplained = None
     return Gpu(
         index=index,
         uuid=uuid,
         pci_id=entry.get("pci_id", str),
         name=name or "unnamed card",
         compute_capability=entry.version("compute_capability"),
-        total_bytes=total,
-        others_bytes=others,
+        # A card of no size at all is one whose size is not known.
+        total_bytes=total or None,
+        others_bytes=sum(used or 0 for used in others),
         unexplained_bytes=unexplained,
+        listed=listed,
+        sized=any(used is not None for used in (*ours, *others)),
         nvlink=entry.get("nvlink", bool, None),
     )
 
 
-def _service(root: _Reader) -> Service | None:
+def _service(root: Reader) -> Service | None:
     ours = root.child("ours")
     if ours.value.get("service") is None:
         return None
     service = ours.child("service")
-    main = service.get("main_pid", int)
+    main, active = service.get("main_pid", int), service.get("active", str)
     return Service(
         unit=service.get("unit", str) or "",
-        active=service.get("active", str) in ("active", "activating", "reloading"),
+        active=None if active is None else active in ("active", "activating", "reloading"),
         pids=frozenset(
             pid
             for pid in (main, *(service.get("pids", list, None) or ()))
@@ -232,14 +223,34 @@ def _service(root: _Reader) -> Service | None:
     )
 
 
-def _disk(entry: _Reader | None) -> Disk | None:
+def _files(ours: Reader) -> dict[str, Entry | None] | None:
+    if ours.get("files", dict) is None:
+        return None
+    return {
+        path: None
+        if entry is None
+        else Entry(
+            type=entry.get("type", str) or "other",
+            mode=entry.get("mode", str, None) or "unknown",
+            owner=entry.get("owner", str, None) or "unknown",
+        )
+        for path, entry in ours.entries("files")
+    }
+
+
+def _partials(ours: Reader) -> dict[str, int]:
+    left = Reader(ours.get("partials", dict, None) or {}, ours.at("partials"))
+    return {str(path): left.count(path) or 0 for path in left.value}
+
+
+def _disk(entry: Reader | None) -> Disk | None:
     if entry is None:
         return None
-    free = entry.get("free_bytes", int)
+    free = entry.count("free_bytes")
     return None if free is None else Disk(mount=entry.get("mount", str) or "?", free_bytes=free)
 
 
-def _listener(entry: _Reader) -> Listener:
+def _listener(entry: Reader) -> Listener:
     return Listener(
         port=entry.get("port", int) or 0,
         address=entry.get("address", str) or "",

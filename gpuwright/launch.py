@@ -46,7 +46,7 @@ def _llama_cpp(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> 
         model_path,
         "--alias",
         plan.served_model_name,
-        # The engine divides this over its slots.
+        # The engine divides this over its slots, and rounds each one's share up to its own step.
         "--ctx-size",
         str(plan.max_model_len * plan.max_num_seqs),
         "--parallel",
@@ -113,18 +113,10 @@ def _vllm(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launc
     ]
     if parameters.get("eager"):
         argv.append("--enforce-eager")
-    if parameters.get("custom_all_reduce") is False:
-        argv.append("--disable-custom-all-reduce")
     if "tool_parser" in parameters:
-        argv += ["--enable-auto-tool-choice", "--tool-call-parser", parameters["tool_parser"]]
-    if "reasoning_parser" in parameters:
-        argv += ["--reasoning-parser", parameters["reasoning_parser"]]
-    environment = _card_environment(plan) | {
-        # ninja is a Python package in the environment, and is looked for on PATH alone.
-        "PATH": f"{engine_dir}/bin:/usr/local/bin:/usr/bin:/bin",
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-    }
+        argv.append("--enable-auto-tool-choice")
+    argv += _python_flags(plan)
+    environment = _python_environment(plan, engine_dir) | {"VLLM_NO_USAGE_STATS": "1"}
     return Launch(argv=tuple(argv), environment=environment, secret_names=("VLLM_API_KEY",))
 
 
@@ -160,16 +152,8 @@ def _sglang(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Lau
     ]
     if parameters.get("linear_state_slots"):
         argv += ["--max-mamba-cache-size", str(parameters["linear_state_slots"])]
-    if parameters.get("custom_all_reduce") is False:
-        argv.append("--disable-custom-all-reduce")
-    if "tool_parser" in parameters:
-        argv += ["--tool-call-parser", parameters["tool_parser"]]
-    if "reasoning_parser" in parameters:
-        argv += ["--reasoning-parser", parameters["reasoning_parser"]]
-    environment = _card_environment(plan) | {
-        "PATH": f"{engine_dir}/bin:/usr/local/bin:/usr/bin:/bin",
-        "HF_HUB_OFFLINE": "1",
-    }
+    argv += _python_flags(plan)
+    environment = _python_environment(plan, engine_dir)
     # Its key can only be a flag or stand in a --config file: the file is the unit's to write.
     return Launch(argv=tuple(argv), environment=environment, secret_names=())
 
@@ -192,6 +176,26 @@ def _tensorrt_llm(plan: Plan, layout: Layout, model_path: str, engine_dir: str) 
         f"{layout.environments}/{plan.service}.yaml",
     )
     return Launch(argv=argv, environment=_card_environment(plan))
+
+
+def _python_flags(plan: Plan) -> list[str]:
+    """Flags that vLLM and SGLang spell alike."""
+    parameters, flags = plan.parameters, []
+    if parameters.get("custom_all_reduce") is False:
+        flags.append("--disable-custom-all-reduce")
+    if "tool_parser" in parameters:
+        flags += ["--tool-call-parser", parameters["tool_parser"]]
+    if "reasoning_parser" in parameters:
+        flags += ["--reasoning-parser", parameters["reasoning_parser"]]
+    return flags
+
+
+def _python_environment(plan: Plan, engine_dir: str) -> dict[str, str]:
+    return _card_environment(plan) | {
+        # ninja is a Python package in the environment, and is looked for on PATH alone.
+        "PATH": f"{engine_dir}/bin:/usr/local/bin:/usr/bin:/bin",
+        "HF_HUB_OFFLINE": "1",
+    }
 
 
 def _card_environment(plan: Plan) -> dict[str, str]:

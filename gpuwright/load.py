@@ -12,7 +12,7 @@ from gpuwright.catalogue import Matrix
 from gpuwright.crosscheck import cross_faults
 from gpuwright.engine_rows import AttentionBackendRow, ReleaseRow
 from gpuwright.model_rows import ModelRow
-from gpuwright.refusals import MatrixError
+from gpuwright.refusals import MatrixError, WantError
 from gpuwright.rows import (
     CudaRow,
     DistroRow,
@@ -44,15 +44,20 @@ def load_matrix(extra_models: Path | None = None, *, directory: Path = MATRIX) -
     """Every row of the matrix in `directory`, with an operator's further model rows after ours.
 
     Raises MatrixError with all faults at once, each with its path
-    (`engines/vllm.yaml[3].build_tags[0].cuda: missing`).
+    (`engines/vllm.yaml[3].build_tags[0].cuda: missing`), and WantError for those of the operator's
+    file: ours are sound without it, so whatever is wrong with it there is its own.
     """
+    ours = _load(directory, None, 0)
     if extra_models is None:
-        return _load(directory, None, 0)
+        return ours
     try:
-        changed = extra_models.stat().st_mtime_ns
+        return _load(directory, extra_models, extra_models.stat().st_mtime_ns)
     except OSError as error:
-        raise MatrixError(f"{extra_models}: {error.strerror}") from error
-    return _load(directory, extra_models, changed)
+        raise WantError(f"extra_models: {extra_models}: {error.strerror}") from error
+    except MatrixError as error:
+        label = str(extra_models)
+        named = [fault if label in fault else f"{label}: {fault}" for fault in error.faults]
+        raise WantError(*(f"extra_models: {fault}" for fault in named)) from error
 
 
 @lru_cache(maxsize=8)

@@ -1,11 +1,14 @@
 """Rows about models: what their layers cost, and the checkpoints that can be had."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpuwright.plan import Source
 from gpuwright.rows import Claim, hash_faults
+
+_DIRECTORY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}", re.ASCII)
 
 
 class LayerKind(StrEnum):
@@ -114,6 +117,8 @@ class CheckpointRow:
     unknown: dict[str, str] = field(default_factory=dict)
 
     def faults(self) -> Iterator[str]:
+        if not _DIRECTORY_NAME.fullmatch(self.id):
+            yield f".id: {self.id!r} cannot name a directory"
         if not 0 < self.min_bytes <= self.max_bytes:
             yield ".min_bytes: needs 0 < min_bytes <= max_bytes"
         if self.files is not None and sum(file.bytes for file in self.files) < self.min_bytes:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from ipaddress import ip_address
 
 from gpuwright.catalogue import Matrix
-from gpuwright.engine_rows import BuildRow
-from gpuwright.host import Host, Listener
+from gpuwright.engine_rows import BuildRow, ReleaseRow
+from gpuwright.host import Entry, Host, Listener
+from gpuwright.layout import Layout
 from gpuwright.model_rows import CheckpointRow
 from gpuwright.refusals import DiskTooSmall, GpusUnusable, Needs, PortTaken, Reason, Unlisted
 from gpuwright.versions import at_least
@@ -15,9 +17,14 @@ from gpuwright.want import Want
 
 MIN_PYTHON = "3.8"
 """What the programs that run on a node need."""
-DISK_MARGIN_BYTES = 512 * 2**20
+DISK_MARGIN_BYTES = 2**30
+"""Left free on a filesystem that is written to; the downloads themselves ask for as much."""
 ENGINE_BYTES = 256 * 2**20
 """Room for a finished build of llama.cpp, with what the filesystem adds."""
+
+_WRITABLE_BY_OTHERS = 0o022
+_READABLE_BY_ALL = 0o005
+_UNKNOWN_MODE = 0o777
 
 GPU_REMEDIES = {
     "no_driver": "the NVIDIA driver installed and loaded",
@@ -47,12 +54,64 @@ def node_reasons(host: Host, want: Want, matrix: Matrix) -> Iterator[Reason]:
     if host.python is None or not at_least(host.python, MIN_PYTHON):
         yield Needs(subject="Python", needed=f">= {MIN_PYTHON}", found=host.python or "none")
     yield from _port_taken(host, want)
+    yield from _directory_reasons(host, want)
     if host.gpu_status not in ("ok", "no_gpu") and not want.cpu_only:
         yield GpusUnusable(
             status=host.gpu_status,
             detail=host.gpu_detail,
             help=GPU_REMEDIES[host.gpu_status],
         )
+
+
+def _directory_reasons(host: Host, want: Want) -> Iterator[Reason]:
+    """A directory that is there already must be one that is safe to keep verified files in.
+
+    The operator's own is not repaired, only judged: its owner and mode have their reasons. Ours is.
+    """
+    ours = Layout()
+    for key, path, default in (
+        ("model_store", want.model_store, ours.model_store),
+        ("cache", want.cache, ours.cache),
+    ):
+        entry = (host.files or {}).get(path)
+        if entry is not None:
+            reason = _directory_reason(f"{key} {path}", path, entry, chosen=path != default)
+            if reason is not None:
+                yield reason
+
+
+def _directory_reason(subject: str, path: str, entry: Entry, *, chosen: bool) -> Reason | None:
+    if entry.type == "link":
+        help = "the path that the link leads to, in its place"
+        return Needs(subject=subject, needed="a directory", found="a link", help=help)
+    if entry.type != "dir":
+        return Needs(subject=subject, needed="a directory", found="another kind of file")
+    if not chosen:
+        return None
+    found = f"mode {entry.mode}, owner {entry.owner}"
+    if entry.owner not in ("root", "0"):
+        return Needs(
+            subject=subject,
+            needed="a directory of root's",
+            found=found,
+            help=f"a directory of its own below {path}, or chown root {path}",
+        )
+    mode = int(entry.mode, 8) if re.fullmatch("[0-7]{1,4}", entry.mode) else _UNKNOWN_MODE
+    if mode & _WRITABLE_BY_OTHERS:
+        return Needs(
+            subject=subject,
+            needed="a directory that root alone writes to",
+            found=found,
+            help=f"a directory of its own below {path}, or chmod go-w {path}",
+        )
+    if mode & _READABLE_BY_ALL != _READABLE_BY_ALL:
+        return Needs(
+            subject=subject,
+            needed="a directory that the service's user may enter and read",
+            found=found,
+            help=f"chmod o+rx {path}",
+        )
+    return None
 
 
 def _port_taken(host: Host, want: Want) -> Iterator[Reason]:
@@ -95,20 +154,37 @@ def _overlap(listening: str, wanted: str) -> bool:
 
 
 def disk_reason(
-    host: Host, want: Want, checkpoint: CheckpointRow, engine: str, build: BuildRow | None
+    host: Host, want: Want, checkpoint: CheckpointRow, release: ReleaseRow, build: BuildRow | None
 ) -> Reason | None:
-    """The first filesystem that cannot take what is still to be written, or None."""
+    """The first filesystem that cannot take all that is still to be written to it, or None.
+
+    What interrupted runs left is finished or removed, so it is room either way.
+    """
     layout = want.layout
     needs = [(layout.model_store, missing_bytes(host, want, checkpoint), checkpoint.id)]
-    engine_prefix = f"{layout.engines}/{engine}-"
-    if build is not None and not any(path.startswith(engine_prefix) for path in host.stamps):
-        archive = build.archive.bytes or 0
-        needs.append((layout.cache, build.work_bytes + archive, "the build"))
-        needs.append((layout.engines, ENGINE_BYTES, "the engine"))
+    engine_prefix = layout.engine_dir(release.engine, release.release, "")
+    built = any(
+        path.startswith(engine_prefix) and isinstance(stamp, dict)
+        for path, stamp in host.stamps.items()
+    )
+    if build is not None and not built:
+        sources = f"{layout.cache}/sources"
+        archive = _unstamped(host, sources, [(build.archive.filename, build.archive_sha256)])
+        size = (build.archive.bytes or 0) if archive else 0
+        left = sum(
+            held
+            for path, held in host.partials.items()
+            if path.startswith(engine_prefix) and path.endswith((".partial", ".partial.old"))
+        )
+        needs += [
+            (layout.cache, size - _left(host, f"{sources}/.partial"), "its source"),
+            (layout.cache, build.work_bytes - _left(host, f"{layout.cache}/build"), "the build"),
+            (layout.engines, ENGINE_BYTES - left, "the engine"),
+        ]
     by_mount: dict[str, tuple[str, int, int, list[str]]] = {}
     for path, size, what in needs:
         disk = host.disks.get(path)
-        if disk is None or size == 0:
+        if disk is None or size <= 0:
             continue
         first_path, sum_bytes, _, names = by_mount.get(disk.mount, (path, 0, 0, []))
         by_mount[disk.mount] = (first_path, sum_bytes + size, disk.free_bytes, [*names, what])
@@ -125,14 +201,35 @@ def disk_reason(
 
 
 def missing_bytes(host: Host, want: Want, checkpoint: CheckpointRow) -> int:
-    """Bytes of `checkpoint` that are not on the node yet, by the stamp beside them."""
-    stamp = host.stamps.get(f"{want.layout.checkpoint_dir(checkpoint.id)}/gpuwright.json")
+    """Bytes still to be written for `checkpoint`: files that no stamp vouches for, and a package
+    that one of them is unpacked from, less what an interrupted download left of them."""
+    directory = want.layout.checkpoint_dir(checkpoint.id)
+    files = checkpoint.files
+    if files is None:
+        needed = checkpoint.max_bytes
+    else:
+        names = _unstamped(host, directory, [(file.path, file.sha256) for file in files])
+        missing = [file for file in files if file.path in names]
+        packages = [
+            source.bytes or 0 for file in missing for source in file.sources if source.member
+        ]
+        needed = sum(file.bytes for file in missing) + max(packages, default=0)
+    return max(0, needed - _left(host, f"{directory}/.partial"))
+
+
+def _unstamped(host: Host, directory: str, files: Iterable[tuple[str, str | None]]) -> set[str]:
+    """Names of `files` (name, sha256) that are not there as the stamp of `directory` says."""
+    stamp = host.stamps.get(f"{directory}/gpuwright.json")
     held = stamp.get("files") if isinstance(stamp, dict) else None
     held = held if isinstance(held, dict) else {}
-    if checkpoint.files is None:
-        return checkpoint.max_bytes
-    return sum(
-        file.bytes
-        for file in checkpoint.files
-        if not isinstance(held.get(file.path), dict) or held[file.path].get("sha256") != file.sha256
-    )
+    return {
+        name
+        for name, sha256 in files
+        if not isinstance(held.get(name), dict)
+        or held[name].get("sha256") != sha256
+        or (host.files or {}).get(f"{directory}/{name}", True) is None
+    }
+
+
+def _left(host: Host, directory: str) -> int:
+    return host.partials.get(directory, 0)

@@ -1,6 +1,7 @@
 """The result of a decision, as data: what one node will serve, with what, and why."""
 
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Any
 
 
@@ -113,3 +114,13 @@ class Plan:
     @property
     def on_gpu(self) -> bool:
         return bool(self.gpus)
+
+    @property
+    def loopback(self) -> bool:
+        """Whether nobody but the node itself can reach the service."""
+        return is_loopback(self.bind)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an IP address is the machine's own: all of 127.0.0.0/8, and ::1."""
+    return ip_address(address).is_loopback

@@ -143,7 +143,7 @@ def _warnings(site: Site, best: Candidate) -> Iterator[str]:
             yield f"free space below {path} is unknown"
     if host.virtualization == "wsl":
         yield "WSL hides about 1.3 GiB of the card"
-    running = host.service is not None and host.service.active
+    running = host.service is not None and host.service.may_run
     free = host.memory_available_bytes
     if not chosen.gpus and free is not None and not running:
         needed = best.fit.memory.needed_bytes

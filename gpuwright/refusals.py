@@ -204,6 +204,33 @@ class GpusUnusable:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Superseded:
+    """A newer release or build of the same engine runs here too."""
+
+    by: str
+    row: str | None = None
+
+    def sentence(self) -> str:
+        return f"runs here, and {self.by} does too; a pin would choose it"
+
+    def remedy(self) -> str | None:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CpuNotAsked:
+    """A card is there, and nobody said that the CPU is to serve beside it."""
+
+    row: str | None = None
+
+    def sentence(self) -> str:
+        return "a card is there: the CPU serves only where `gpus` says none"
+
+    def remedy(self) -> str | None:
+        return "`gpus: none` to serve on the CPU"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Unlisted:
     """The matrix has no row for something that it must know."""
 

@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuwright.expected import PLAN_VARIABLE, Expected
+from gpuwright.host import OWN_KERNEL
 
 Document = Mapping[str, Any]
-
-# What systemd-detect-virt says of a node that shares another's kernel, and so its process numbers.
-_CONTAINERS = ("lxc", "lxc-libvirt", "systemd-nspawn", "docker", "podman", "wsl", "rkt", "openvz")
 
 
 def obstacle(expected: Expected, document: Document) -> str | None:
@@ -129,13 +127,10 @@ def trouble_of(expected: Expected, document: Document) -> str | None:
 
 
 def _gpus_in_use(document: Document) -> set[str] | None:
-    """UUIDs of the cards on which processes of the service's unit are; None: it cannot be told.
-
-    NVML numbers processes as the kernel's first namespace does: inside a container they are other
-    numbers than ours, if it lists any (the gate has its own way there).
-    """
+    """UUIDs of the cards on which processes of the service's unit are; None: it cannot be told
+    (in a container the gate has its own way)."""
     devices = document["gpus"]["devices"]
-    if document["virtualization"] in _CONTAINERS:
+    if document["virtualization"] not in OWN_KERNEL:
         return None
     if any(device["processes"] is None for device in devices):
         return None

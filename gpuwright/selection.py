@@ -5,7 +5,9 @@ Pure: no clock, network, process or environment. The same three give the same an
 
 from __future__ import annotations
 
-from gpuwright.candidates import CpuNotAsked, Failure, Superseded, candidates
+from collections.abc import Iterator
+
+from gpuwright.candidates import Failure, candidates
 from gpuwright.catalogue import Matrix
 from gpuwright.fitting import Candidate
 from gpuwright.host import Host
@@ -13,7 +15,15 @@ from gpuwright.node_rules import node_reasons
 from gpuwright.pins import pinned_gpus, resolve_pins
 from gpuwright.plan import Plan, Rejection
 from gpuwright.planning import plan_of
-from gpuwright.refusals import Needs, Reason, Refusal, refuse
+from gpuwright.refusals import (
+    CpuNotAsked,
+    Needs,
+    OutOfMemory,
+    Reason,
+    Refusal,
+    Superseded,
+    refuse,
+)
 from gpuwright.routing import route_for
 from gpuwright.rows import Effect
 from gpuwright.site import Site
@@ -42,22 +52,33 @@ def decide(host: Host, want: Want, matrix: Matrix) -> Plan | Refusal:
         else:
             failures.append(answer)
     if not fitting:
-        return _refusal(want, failures)
+        return _refusal(site, failures)
     ranked = sorted(fitting, key=lambda candidate: _rank(site, candidate))
     why_not = [failure.rejection for failure in failures]
     why_not += [_lost(site, loser, ranked[0]) for loser in ranked[1:]]
     return plan_of(site, ranked[0], tuple(why_not))
 
 
-def _refusal(want: Want, failures: list[Failure]) -> Refusal:
+def _refusal(site: Site, failures: list[Failure]) -> Refusal:
     # What is there and was merely not asked for explains least, so it comes last.
     unasked = (CpuNotAsked, Superseded)
     ordered = sorted(failures, key=lambda failure: isinstance(failure.reason, unasked))
     reasons: list[Reason] = [failure.reason for failure in ordered]
+    if site.pins.auto_model and not site.host.gpus:
+        reasons = list(_nearest_to_fitting(reasons))
     if not reasons:
         reasons = [Needs(subject="pins", needed="a build that meets them all", found="none")]
-    summary = f"no way to serve {want.model} fits this node"
-    return refuse(want.model, summary, reasons, [failure.rejection for failure in failures])
+    summary = f"no way to serve {site.want.model} fits this node"
+    return refuse(site.want.model, summary, reasons, [failure.rejection for failure in failures])
+
+
+def _nearest_to_fitting(reasons: list[Reason]) -> Iterator[Reason]:
+    """`reasons` with the least shortage of RAM alone: who asked for no model in particular wants
+    to know whether any fits, not by how much each does not."""
+    short = [reason for reason in reasons if isinstance(reason, OutOfMemory)]
+    if short:
+        yield min(short, key=lambda reason: reason.needed_bytes)
+    yield from (reason for reason in reasons if not isinstance(reason, OutOfMemory))
 
 
 _CRITERIA = (

@@ -15,10 +15,14 @@ from gpuwright.host import Gpu, Host
 from gpuwright.memory.request import GIB, MIB, DeviceMemory
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.pins import Pins
+from gpuwright.refusals import Needs, Reason, gib
 from gpuwright.rows import Device, KvCacheDtypeRow
 from gpuwright.want import Want
 
 _OTHERS_STEP = 256 * MIB
+UNTOLD_BYTES = 3 * GIB // 2
+"""What others are taken to hold of a card where processes cannot be told apart, whatever it is in
+truth: a desktop's share, and a little more than WSL hides."""
 VISIBLE_PERCENT = 98
 """Share of a card that CUDA sees where its row does not say: 23.57 of 24 GiB was measured."""
 
@@ -93,15 +97,16 @@ def splits_tensors(release: ReleaseRow) -> bool:
 def card_memory(gpu: Gpu, matrix: Matrix) -> DeviceMemory:
     """A card's memory: what CUDA sees of it, less what others hold.
 
-    Use by others counts in coarse steps, and the driver's own reserve never, so that a plan holds
-    still whether or not the service that it describes is running.
+    Use by others counts in coarse steps, so a plan may change where it crosses a multiple of
+    256 MiB. Use that no process accounts for counts beyond the driver's own reserve, and only where
+    it is measured in the same way whether or not our service runs.
     """
-    total, row = gpu.total_bytes or 0, matrix.gpu(gpu)
-    visible = total * VISIBLE_PERCENT // 100
-    if row is not None and row.visible_mib is not None:
-        visible = min(total, row.visible_mib * MIB)
-    reserve = total - visible + _OTHERS_STEP
-    others = gpu.others_bytes + max(0, gpu.unexplained_bytes - reserve)
+    visible = _visible_bytes(gpu, matrix)
+    others = gpu.others_bytes
+    if not gpu.listed:
+        others = UNTOLD_BYTES
+    elif gpu.sized:
+        others += max(0, (gpu.unexplained_bytes or 0) - _reserve_bytes(gpu, matrix))
     others = -(-others // _OTHERS_STEP) * _OTHERS_STEP
     return DeviceMemory(
         name=f"GPU {gpu.index} ({gpu.name})",
@@ -111,11 +116,48 @@ def card_memory(gpu: Gpu, matrix: Matrix) -> DeviceMemory:
     )
 
 
+def untold_memory(gpu: Gpu, matrix: Matrix) -> Reason | None:
+    """Why nobody can say what a plan may take of the card; None: `card_memory` says it.
+
+    Where sizes of processes are not told, a running service of ours hides what else is in use. So
+    that this never changes a plan, such use is not planned around: while it can be seen, the card
+    is refused.
+    """
+    subject = f"GPU {gpu.index} ({gpu.name})"
+    if gpu.listed and gpu.sized:
+        if gpu.unexplained_bytes is not None:
+            return None
+        return Needs(subject=subject, needed="the size of our own processes", found="unknown")
+    spare = _reserve_bytes(gpu, matrix) + (0 if gpu.listed else UNTOLD_BYTES)
+    if gpu.unexplained_bytes is None or gpu.unexplained_bytes <= spare:
+        return None
+    return Needs(
+        subject=subject,
+        needed=f"at most {gib(spare)} in use by what the driver gives no size of",
+        found=gib(gpu.unexplained_bytes),
+        help=f"what else uses GPU {gpu.index} stopped; a reboot, where a dead process left it",
+    )
+
+
+def _visible_bytes(gpu: Gpu, matrix: Matrix) -> int:
+    total, row = gpu.total_bytes or 0, matrix.gpu(gpu)
+    if row is not None and row.visible_mib is not None:
+        return min(total, row.visible_mib * MIB)
+    return total * VISIBLE_PERCENT // 100
+
+
+def _reserve_bytes(gpu: Gpu, matrix: Matrix) -> int:
+    """What the driver keeps of a card for itself, with a step to spare."""
+    return (gpu.total_bytes or 0) - _visible_bytes(gpu, matrix) + _OTHERS_STEP
+
+
 def ram_memory(total_bytes: int) -> DeviceMemory:
     """What a service may take of a node's RAM: all but an eighth, and but 1 GiB at least.
 
     Reckoned from the total, not from what is free: a plan must not change because the service
-    that it describes is running.
+    that it describes is running. The total itself moves by some MiB between kernels. What a plan
+    takes from it are coarse steps (context, slots, prompt cache), so the same plan comes out unless
+    the total crosses one of the few sizes at which the next step just fits.
     """
     available = max(0, total_bytes - max(GIB, total_bytes // 8))
     return DeviceMemory(name="RAM", total_bytes=total_bytes, available_bytes=available)

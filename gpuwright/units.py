@@ -86,7 +86,7 @@ def render_unit(
             ],
             environment_file=layout.environment_path(plan.service),
             on_gpu=plan.on_gpu,
-            loopback=plan.bind in ("127.0.0.1", "::1", "localhost"),
+            loopback=plan.loopback,
             model_below_home=checkpoint_dir.startswith(_HIDDEN_BY_PROTECT_HOME),
             checkpoint_dir=systemd_word(checkpoint_dir),
             engine_dir=systemd_word(engine_dir),

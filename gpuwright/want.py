@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from gpuwright.layout import Layout
 from gpuwright.refusals import WantError
+from gpuwright.values import (
+    read_address,
+    read_directory,
+    read_gpus,
+    read_local_path,
+    read_name,
+    read_node_path,
+    read_port,
+    read_service,
+    read_url,
+    read_whole,
+)
 
-NO_GPUS = "none"
 _LAYOUT = Layout()
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]{0,127}", re.ASCII)
-_SERVICE = re.compile(r"[a-z0-9-]{1,32}", re.ASCII)
-_GPU = re.compile(r"\d{1,3}|(?:GPU|MIG)-[0-9A-Za-z-]{1,64}", re.ASCII)
+_TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +82,30 @@ class Want:
                 faults.append(f"{key}: {error}")
         if faults:
             raise WantError(*faults)
-        return cls(**values)
+        want = cls(**values)
+        if f"{want.model_store}/".startswith(f"{want.cache}/"):
+            raise WantError(
+                f"model_store: {want.model_store!r} is inside the cache {want.cache!r}, which may "
+                "be removed at any time"
+            )
+        return want
+
+    def hub_token(self) -> str | None:
+        """The hub's token; None where no file is named. WantError where it cannot be had."""
+        if self.hub_token_file is None:
+            return None
+        try:
+            text = self.hub_token_file.read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise WantError(f"hub_token_file: {self.hub_token_file}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise WantError(f"hub_token_file: {self.hub_token_file}: is not text") from error
+        # Not quoted: it is a secret.
+        if not _TOKEN.fullmatch(text):
+            raise WantError(
+                f"hub_token_file: {self.hub_token_file}: needs one word of visible ASCII characters"
+            )
+        return text
 
     @property
     def cpu_only(self) -> bool:
@@ -91,128 +121,32 @@ def _nearest_key(key: str) -> str:
     return f"; nearest: {near[0]}" if near else f"; known: {', '.join(_CHECKS)}"
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"needs text, found {type(value).__name__} {value!r}; quote it")
-    if not value or any(ord(character) < 32 or ord(character) == 127 for character in value):
-        raise ValueError("needs text without control characters")
-    return value
-
-
-def _name(value: object) -> str:
-    if not _NAME.fullmatch(_text(value)):
-        raise ValueError(f"{value!r} is not a name")
-    return str(value)
-
-
-def _service_name(value: object) -> str:
-    if not _SERVICE.fullmatch(_text(value)):
-        raise ValueError(f"{value!r} needs 1 to 32 of a-z, 0-9 and -")
-    return str(value)
-
-
-def _whole(low: int, high: int) -> Callable[[object], int]:
-    def check(value: object) -> int:
-        if type(value) is not int:
-            raise ValueError(f"needs a whole number, found {type(value).__name__} {value!r}")
-        if not low <= value <= high:
-            raise ValueError(f"needs {low:,} to {high:,}, found {value:,}")
-        return value
-
-    return check
-
-
-def _gpus(value: object) -> tuple[str, ...]:
-    if value == NO_GPUS:
-        return ()
-    if isinstance(value, str | int) and not isinstance(value, bool):
-        value = [value]
-    if not isinstance(value, list | tuple) or not value:
-        raise ValueError(f"needs a list of indexes or UUIDs, or {NO_GPUS!r}")
-    names = []
-    for entry in value:
-        if isinstance(entry, bool) or not _GPU.fullmatch(str(entry)):
-            raise ValueError(f"{entry!r} is neither an index nor a UUID")
-        names.append(str(entry))
-    if len(set(names)) < len(names):
-        raise ValueError("names a card twice")
-    return tuple(names)
-
-
-def _address(value: object) -> str:
-    text = _text(value)
-    if text == "localhost":
-        return "127.0.0.1"
-    try:
-        # A scope after % could be any text, and stands in the unit and in URLs.
-        return str(ipaddress.ip_address(text if "%" not in text else ""))
-    except ValueError:
-        raise ValueError(f"{text!r} is not an IP address") from None
-
-
-def _path(value: object) -> str:
-    text = str(value) if isinstance(value, Path) else _text(value)
-    if not text.startswith("/") or ".." in text.split("/"):
-        raise ValueError(f"{text!r} is not an absolute path")
-    return text.rstrip("/") or "/"
-
-
-def _store(value: object) -> str:
-    text = _path(value)
-    if text == "/":
-        raise ValueError("needs a directory of its own, found /")
-    return text
-
-
-def _local_file(value: object) -> Path:
-    return value if isinstance(value, Path) else Path(_text(value))
-
-
-def _url(value: object) -> str:
-    text = _text(value)
-    try:
-        parts = urlsplit(text)
-        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and " " not in text
-        _ = parts.port
-    except ValueError:
-        fits = False
-    # Not quoted: the URL may hold a password.
-    if not fits:
-        raise ValueError("is not an http or https URL")
-    if "@" in parts.netloc:
-        raise ValueError(
-            "holds credentials, which every user of the node could read in its process list; "
-            "keep them in the node's own environment (/etc/environment) or use a mirror without"
-        )
-    return text.rstrip("/")
-
-
 _CHECKS: dict[str, Callable[[Any], Any]] = {
-    "model": _name,
-    "service": _service_name,
-    "engine": _name,
-    "release": _name,
-    "build_tag": _name,
-    "checkpoint": _name,
-    "attention_backend": _name,
-    "kv_cache_dtype": _name,
-    "max_model_len": _whole(256, 16_777_216),
-    "max_num_seqs": _whole(1, 4096),
-    "gpus": _gpus,
-    "tensor_parallel_size": _whole(1, 64),
-    "workload": _name,
-    "bind": _address,
-    "port": _whole(1, 65535),
-    "model_store": _store,
-    "served_model_name": _name,
-    "extra_models": _local_file,
-    "python_index": _url,
-    "hub": _url,
-    "hub_token_file": _local_file,
-    "ca_bundle": _path,
-    "proxy": _url,
-    "start_timeout_seconds": _whole(1, 86400),
-    "cache": _store,
+    "model": read_name,
+    "service": read_service,
+    "engine": read_name,
+    "release": read_name,
+    "build_tag": read_name,
+    "checkpoint": read_name,
+    "attention_backend": read_name,
+    "kv_cache_dtype": read_name,
+    "max_model_len": read_whole(256, 16_777_216),
+    "max_num_seqs": read_whole(1, 4096),
+    "gpus": read_gpus,
+    "tensor_parallel_size": read_whole(1, 64),
+    "workload": read_name,
+    "bind": read_address,
+    "port": read_port,
+    "model_store": read_directory,
+    "served_model_name": read_name,
+    "extra_models": read_local_path,
+    "python_index": read_url,
+    "hub": read_url,
+    "hub_token_file": read_local_path,
+    "ca_bundle": read_node_path,
+    "proxy": read_url,
+    "start_timeout_seconds": read_whole(1, 86400),
+    "cache": read_directory,
 }
 
 KEYS = tuple(field.name for field in dataclasses.fields(Want))

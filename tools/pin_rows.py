@@ -16,7 +16,7 @@ import yaml
 
 from gpuwright.catalogue import nearest
 from gpuwright.load import FILES, load_matrix
-from gpuwright.refusals import MatrixError
+from gpuwright.refusals import MatrixError, WantError
 from tools.pin_hub import PinnedFile
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*", re.ASCII)
@@ -144,7 +144,11 @@ def _load(path: Path, siblings: Path | None = None) -> None:
     """Read the file strictly in its place: among the rows of its matrix, or after ours."""
     siblings = siblings or path.parent
     if path.name != "models.yaml" or not (siblings / "engines").is_dir():
-        load_matrix(path)
+        try:
+            load_matrix(path)
+        except WantError as error:
+            faults = [fault.removeprefix("extra_models: ") for fault in error.faults]
+            raise MatrixError(*faults) from None
         return
     with tempfile.TemporaryDirectory() as folder:
         matrix = Path(folder)

@@ -204,24 +204,14 @@ def _work(answer: _Answer) -> Work:
         changes=todo,
         remarks=remarks(wanted.expected, document),
         fetch=fetch,
-        token=_token(want) if fetch.needs_token else None,
+        token=_hidden(want.hub_token()) if fetch.needs_token else None,
         build=build_spec(wanted, verify=verify),
         gate=gate_spec(wanted),
     )
 
 
-def _token(want: Want) -> HiddenValue | None:
-    """The operator's hub token. WantError: the file cannot be read, or holds no token."""
-    if want.hub_token_file is None:
-        return None
-    path = want.hub_token_file.expanduser()
-    try:
-        token = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise WantError(f"hub_token_file: {path}: {error}") from None
-    if not token or not token.isprintable() or " " in token:
-        raise WantError(f"hub_token_file: {path} holds no token")
-    return HiddenValue(token)
+def _hidden(token: str | None) -> HiddenValue | None:
+    return None if token is None else HiddenValue(token)
 
 
 def _want(host: Host) -> Want:

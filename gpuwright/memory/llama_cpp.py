@@ -18,7 +18,7 @@ CPU_RUNTIME_BYTES = 200 * MIB
 MAX_PROMPT_CACHE_BYTES = 2 * GIB
 MAX_CONTEXT_CHECKPOINTS = 8
 CONTEXT_STEP = 256
-"""The engine rounds a slot's context up to this."""
+"""The engine rounds a slot's context up to this: memory is reckoned for what it makes of one."""
 UNQUANTIZED_BYTES = 64
 
 
@@ -67,8 +67,13 @@ def draft_bytes(architecture: Architecture, total_tokens: int, micro_batch: int)
 
 
 def prompt_cache_bytes(ram_bytes: int) -> int:
-    """RAM for prompts kept between requests; the engine's own default of 8 GiB fits few nodes."""
-    return min(MAX_PROMPT_CACHE_BYTES, ram_bytes // 16) // (256 * MIB) * (256 * MIB)
+    """RAM for prompts kept between requests; the engine's own default of 8 GiB fits few nodes.
+
+    A sixteenth of the RAM to the nearest 256 MiB, so that it changes at 2, 6, 10 ... GiB of RAM:
+    sizes that machines, which are sold by powers of two and keep a few percent back, do not have.
+    """
+    step = 256 * MIB
+    return min(MAX_PROMPT_CACHE_BYTES, (ram_bytes // 16 + step // 2) // step * step)
 
 
 def context_checkpoint_bytes(architecture: Architecture, kv: KvCacheDtypeRow) -> int:
@@ -100,12 +105,14 @@ def fit(request: MemoryRequest) -> Fit | OutOfMemory:
     weights = request.weights_bytes - (request.host_bytes if request.on_gpu else 0)
 
     def share(count: int) -> int:
-        return count * device.available_bytes // whole
+        # Nothing to share by: the whole of it would have to fit into nothing, and is refused.
+        return count * device.available_bytes // whole if whole else count
 
     def checkpoints(slots: int) -> int:
         return context_checkpoints(request.architecture, request.kv, slots, request.ram_bytes)
 
-    def terms(tokens: int, slots: int) -> tuple[MemoryTerm, ...]:
+    def terms(wanted: int, slots: int) -> tuple[MemoryTerm, ...]:
+        tokens = -(-wanted // CONTEXT_STEP) * CONTEXT_STEP
         scratch = scratch_bytes(request.architecture, request.kv, tokens * slots, MICRO_BATCH)
         kept = checkpoints(slots)
         in_ram = (
@@ -167,7 +174,6 @@ def fit(request: MemoryRequest) -> Fit | OutOfMemory:
         )
 
     def attempt(tokens: int) -> Fit | OutOfMemory:
-        tokens = -(-tokens // CONTEXT_STEP) * CONTEXT_STEP
         if request.max_num_seqs is not None:
             return attempt_slots(tokens, request.max_num_seqs)
         answer: Fit | OutOfMemory = attempt_slots(tokens, request.target_num_seqs)

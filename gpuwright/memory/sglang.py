@@ -47,7 +47,7 @@ def fit(request: MemoryRequest) -> Fit | OutOfMemory:
     weights = ceil(request.weights_bytes / size)
     workspace = activation_bytes(batch) + GRAPH_BYTES + runtime_bytes(size)
     workspace += workspace_bytes(request.architecture, batch)
-    share = min(MAX_SHARE, (device.total_bytes - workspace) * 100 // device.total_bytes)
+    share = min(MAX_SHARE, (device.total_bytes - workspace) * 100 // max(1, device.total_bytes))
     states = sum(
         linear_state_bytes(group, size) * group.layers * (sequences + 1)
         for group in request.architecture.of(LayerKind.LINEAR)

@@ -142,7 +142,7 @@ def fit(request: MemoryRequest) -> Fit | OutOfMemory:
     sequences = request.max_num_seqs or request.target_num_seqs
     layout = pool(request.architecture, request.kv, size, max_num_batched_tokens=batch)
     workspace = workspace_bytes(request.architecture, batch)
-    share = min(MAX_SHARE, (device.available_bytes - workspace) * 100 // device.total_bytes)
+    share = min(MAX_SHARE, (device.available_bytes - workspace) * 100 // max(1, device.total_bytes))
     fixed = (
         MemoryTerm(name="weights", bytes=ceil(request.weights_bytes / size), note=f"over {size}"),
         MemoryTerm(name="runtime", bytes=runtime_bytes(size), note="CUDA context, measured"),

@@ -12,6 +12,7 @@ from typing import Any
 
 from gpuwright.onnode.download import Meter, SourceError, written_out
 from gpuwright.onnode.outcome import NodeError
+from gpuwright.onnode.room import FULL, full, on_disk
 
 _MOST_UNPACKED_BYTES = 8 << 30
 
@@ -19,25 +20,36 @@ _MOST_UNPACKED_BYTES = 8 << 30
 def settle(content: Any, file: dict[str, Any], partial: str, verb: str) -> None:
     """Stream `content` to `partial`, not a byte more than the file has.
 
-    SourceError: it is another file; nothing is left at `partial` then.
+    SourceError: it is another file. NodeError: the disk does not take it. Nothing is left at
+    `partial` then: unlike a download, what was copied or unpacked is soon made again.
     """
+    try:
+        found = _poured(content, file, partial, Meter(verb, file["path"], file["bytes"]))
+        if found != (file["bytes"], file["sha256"]):
+            raise SourceError(f"it does not hold the file that is needed ({file['path']})")
+    except BaseException:
+        clear(partial)
+        raise
+
+
+def _poured(content: Any, file: dict[str, Any], partial: str, meter: Meter) -> tuple[int, str]:
+    """Size and hash of what came; more than the file has counts, and is not written."""
     digest, done = hashlib.sha256(), 0
-    meter = Meter(verb, file["path"], file["bytes"])
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(partial, flags, 0o600), "wb", buffering=0) as target:
+    with on_disk(partial):
+        descriptor = os.open(partial, flags, 0o600)
+    with open(descriptor, "wb", buffering=0) as target:
         while done <= file["bytes"]:
             chunk = content.read(1 << 20)
-            if not chunk or done + len(chunk) > file["bytes"]:
-                done += len(chunk)
+            done += len(chunk)
+            if not chunk or done > file["bytes"]:
                 break
             written_out(target, chunk, partial)
             digest.update(chunk)
-            done += len(chunk)
             meter.at(done)
-        os.fsync(target.fileno())
-    if done != file["bytes"] or digest.hexdigest() != file["sha256"]:
-        os.unlink(partial)
-        raise SourceError(f"it does not hold the file that is needed ({file['path']})")
+        with on_disk(partial):
+            os.fsync(target.fileno())
+    return done, digest.hexdigest()
 
 
 def extract(archive: str, name: str, member: str, file: dict[str, Any], partial: str) -> None:
@@ -97,7 +109,11 @@ def unpack(archive: str, directory: str) -> None:
         for target, path in links:
             os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
             os.symlink(target, path)
-    except (OSError, tarfile.TarError, zlib.error, EOFError) as problem:
+    except OSError as problem:
+        if problem.errno in FULL:
+            raise full(directory) from None
+        raise NodeError(f"{archive} cannot be unpacked: {problem}") from None
+    except (tarfile.TarError, zlib.error, EOFError) as problem:
         raise NodeError(f"{archive} cannot be unpacked: {problem}") from None
 
 

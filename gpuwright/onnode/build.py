@@ -8,16 +8,16 @@ from typing import Any
 
 from gpuwright.onnode.archives import clear
 from gpuwright.onnode.outcome import NodeError
-from gpuwright.onnode.storage import (
-    GIB,
-    locked,
+from gpuwright.onnode.room import GIB, on_disk, require_room
+from gpuwright.onnode.stamps import (
+    HASHED_BYTES,
     read_stamp,
-    require_room,
     same_as_stamped,
-    sha256_of,
     stamped,
+    vouched,
     write_stamp,
 )
+from gpuwright.onnode.storage import locked, sha256_of
 from gpuwright.onnode.workshop import Workshop
 
 _NEEDED_BYTES = 2 * GIB
@@ -27,19 +27,21 @@ def standing(spec: dict[str, Any]) -> str | None:
     """ "kept" or "verified" if the engine of this key is there and whole; None: build it."""
     directory = str(spec["engine_dir"]).rstrip("/")
     stamp = read_stamp(directory)
-    files = stamp.get("files")
-    if stamp.get("key") != spec["key"] or not isinstance(files, dict) or not files:
+    files = vouched(stamp)
+    if stamp.get("key") != spec["key"] or f"bin/{spec['target']}" not in files:
         return None
-    moved = {}
+    trusting, moved = spec.get("verify") != "full", {}
     for name, entry in files.items():
         path = f"{directory}/{name}"
-        if spec.get("verify") != "full" and same_as_stamped(path, entry):
+        believed = trusting and same_as_stamped(path, entry)
+        if believed and entry["bytes"] > HASHED_BYTES:
             continue
         if not isinstance(entry, dict) or os.path.islink(path) or not os.path.isfile(path):
             return None
         if sha256_of(path) != entry.get("sha256"):
             return None
-        moved[name] = stamped(path, entry["sha256"])
+        if not believed:
+            moved[name] = stamped(path, entry["sha256"])
     if not moved:
         return "kept"
     write_stamp(directory, {**stamp, "files": {**files, **moved}})
@@ -59,7 +61,8 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
         if not str(spec[key]).startswith("/"):
             raise NodeError(f"{key} {spec[key]!r} is not absolute")
     name = os.path.basename(str(spec["engine_dir"]).rstrip("/"))
-    with locked(str(spec["lock"]), f"another run is building {name}: waiting") as lock:
+    waiting = f"another run is building {name}: waiting"
+    with locked(str(spec["lock"]), waiting) as lock, on_disk(str(spec["engine_dir"])):
         found = standing(spec)
         if found is not None:
             return {"ok": True, "engine": found, "seconds": {}}

@@ -12,6 +12,7 @@ import select
 import signal
 import time
 from collections.abc import Callable
+from typing import Any
 
 
 class Child:
@@ -75,7 +76,7 @@ def start(work: Callable[[], object], seconds: float) -> Child:
         os._exit(0)
 
 
-def value(child: Child) -> object:
+def value(child: Child) -> Any:
     """What the child's work returned; None if it hung, died or raised."""
     output = child.output()
     try:

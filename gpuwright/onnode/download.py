@@ -8,8 +8,10 @@ import re
 import time
 from typing import Any
 
-from gpuwright.onnode.outcome import NodeError, Progress, say
-from gpuwright.onnode.web import Answer, Web, WebError
+from gpuwright.onnode.addresses import WebError
+from gpuwright.onnode.outcome import Progress, say
+from gpuwright.onnode.room import unwritable
+from gpuwright.onnode.web import Answer, Web
 
 _CHUNK = 1 << 20
 _TRIES = 3
@@ -196,6 +198,4 @@ def written_out(file: Any, chunk: bytes, path: str) -> None:
         while view:
             view = view[file.write(view) :]
     except OSError as problem:
-        raise NodeError(
-            f"{path} cannot be written: {problem.strerror}", "see to the disk, then run again"
-        ) from None
+        raise unwritable(problem, path) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gpuwright.onnode.outcome import NodeError
 from gpuwright.onnode.tree import Tree
 
 STATUS = "/var/lib/dpkg/status"
@@ -42,5 +43,8 @@ def _installed_version(stanza: bytes) -> str | None:
 
 
 def packages(tree: Tree, names: Iterable[str]) -> dict[str, str | None]:
-    """Each asked package's version; all None on a node without dpkg."""
-    return versions(tree.data(STATUS, 64 << 20) or b"", names)
+    """Each asked package's version. NodeError: dpkg's status cannot be read, or says nothing."""
+    data = tree.data(STATUS, 64 << 20)
+    if not data:
+        raise NodeError(f"{STATUS} cannot be read" if data is None else f"{STATUS} is empty")
+    return versions(data, names)

@@ -8,13 +8,14 @@ import re
 import time
 from typing import Any
 
+from gpuwright.onnode.answering import exchange, health, loopback
 from gpuwright.onnode.children import spawn, start, value
-from gpuwright.onnode.listeners import ports
+from gpuwright.onnode.envfile import api_key, secrets
+from gpuwright.onnode.listeners import ports, stranger
 from gpuwright.onnode.machine import CONTAINERS, virtualization
 from gpuwright.onnode.nvml import ask
 from gpuwright.onnode.outcome import NodeError, Progress, clean, say
-from gpuwright.onnode.owned import api_key
-from gpuwright.onnode.service import ask_systemd, exchange, health, pids, properties, state
+from gpuwright.onnode.service import ask_systemd, pids, properties, state
 from gpuwright.onnode.tree import Tree
 
 _JOURNAL_LINES = 30
@@ -37,7 +38,8 @@ class Gate:
         self.name = str(spec["served_model_name"])
         self.began = time.monotonic()
         self.deadline = self.began + float(spec["deadline_seconds"])
-        self.key = api_key(self.tree.text(str(spec["env_file"]), 1 << 16) or "")
+        environment = self.tree.text(str(spec["env_file"])) or ""
+        self.key, self.secrets = api_key(environment), secrets(environment)
         self.first_restarts: int | None = None
         self.group: str | None = None
 
@@ -46,11 +48,13 @@ class Gate:
         return time.monotonic() - self.began
 
     def fail(self, error: str, hint: str = "") -> NodeError:
-        """The sentence, with the unit's last journal lines; the key is replaced in all of it."""
+        """The sentence, with the unit's last journal lines; keys are replaced in all of it."""
         return NodeError(self.hidden(error), hint, journal=self.journal())
 
     def hidden(self, text: str) -> str:
-        return text.replace(self.key, "***") if self.key else text
+        for secret in self.secrets:
+            text = text.replace(secret, "***")
+        return text
 
     def journal(self) -> list[str]:
         arguments = ["journalctl", "--no-pager", "-q", "-o", "cat", "-n", str(_JOURNAL_LINES)]
@@ -80,13 +84,16 @@ class Gate:
             raise self.fail(f"{self.unit} starts over and over: {tries} restarts ({ending})")
         return f"{self.unit} is not running ({ending})" if now["active"] == "inactive" else None
 
-    def listener(self) -> str | None:
-        """A complaint if somebody else holds our port; None if not, or if it cannot be told."""
-        for heard in ports(self.tree):
-            if heard["port"] == self.port and heard["unit"] and heard["unit"] != self.unit:
-                who = f"{heard['process']} (pid {heard['pid']}, {heard['unit']})"
-                return f"port {self.port} is held by {who}, not by {self.unit}"
-        return None
+    def heard(self) -> list[dict[str, Any]] | None:
+        """Who listens on our port; None if that cannot be told."""
+        try:
+            return ports(self.tree, self.port)
+        except NodeError:
+            return None
+
+    def stranger(self) -> str | None:
+        """A complaint if a connection would reach somebody else; the key must not be sent then."""
+        return stranger(self.heard(), loopback(self.bind), self.port, self.unit)
 
     def wait_for_model(self) -> None:
         """Return when /health is 200 and /v1/models names the model. NodeError: why it is not.
@@ -100,10 +107,11 @@ class Gate:
         while True:
             complaint = self.check_unit()
             patient = min(5.0, max(1.0, self.deadline - time.monotonic()))
-            found = health(self.bind, self.port, self.key, patient)
+            heard = self.heard()
+            found = health(self.unit, (self.bind, self.port), heard, self.key, patient)
             if found["status"] == 200 and self.name in (found["models"] or []):
                 return
-            complaint = complaint or self.complaint(found)
+            complaint = complaint or self.complaint(found, heard)
             now = time.monotonic()
             bad_since = (bad_since or now) if complaint else None
             if complaint and bad_since is not None and now - bad_since >= patience:
@@ -116,12 +124,10 @@ class Gate:
             time.sleep(min(pause, max(0.0, self.deadline - time.monotonic())))
             pause = min(1.0, pause * 1.5)
 
-    def complaint(self, found: dict[str, Any]) -> str | None:
-        """What is wrong with a server that says it is healthy."""
-        if found["status"] != 200:
-            return None
-        other = self.listener()
-        if other is not None:
+    def complaint(self, found: dict[str, Any], heard: list[dict[str, Any]] | None) -> str | None:
+        """What is wrong with who listens, or with a server that says it is healthy."""
+        other = stranger(heard, loopback(self.bind), self.port, self.unit)
+        if other is not None or found["status"] != 200:
             return other
         if found["models_status"] in (401, 403):
             return f"{self.unit} does not accept the key in {self.spec['env_file']}"
@@ -147,11 +153,14 @@ class Gate:
             "max_tokens": _MOST_TOKENS,
             "temperature": 0,
         }
+        other = self.stranger()
+        if other is not None:
+            raise self.fail(other)
         seconds = max(_COMPLETION_SECONDS, self.deadline - began)
         path = "/v1/chat/completions"
         try:
             status, data = exchange(
-                self.bind, self.port, path, self.key, seconds, json.dumps(body).encode()
+                loopback(self.bind), self.port, path, self.key, seconds, json.dumps(body).encode()
             )
         except (OSError, ValueError) as problem:
             reason = str(problem) or type(problem).__name__
@@ -226,9 +235,6 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     os.environ.setdefault("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
     gate = Gate(spec, carried)
     gate.wait_for_model()
-    other = gate.listener()
-    if other is not None:
-        raise gate.fail(other)
     said = gate.complete()
     gpus = gate.check_gpus()
     now = gate.unit_state()

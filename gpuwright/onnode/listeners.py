@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import socket
+from typing import Any
 
-from gpuwright.onnode.outcome import clean
+from gpuwright.onnode.outcome import NodeError, clean
 from gpuwright.onnode.tree import Tree
 
 _LISTEN = "0A"
@@ -45,19 +46,24 @@ def unit_of(cgroup: str) -> str | None:
     return None
 
 
-def ports(tree: Tree) -> list[dict[str, object]]:
-    """Each listening TCP socket; pid, process and unit are None where they may not be read."""
-    heard: list[tuple[str, int, str]] = []
-    for table in ("tcp", "tcp6"):
-        heard += sockets(tree.text(f"/proc/net/{table}") or "")
+def ports(tree: Tree, port: int | None = None) -> list[dict[str, Any]]:
+    """Each listening TCP socket, or those of one port.
+
+    pid, process and unit are None where they may not be read. NodeError: nothing can be told.
+    """
+    table = tree.text("/proc/net/tcp")
+    if table is None:
+        raise NodeError("/proc/net/tcp cannot be read")
+    heard = sockets(table) + sockets(tree.text("/proc/net/tcp6") or "")  # IPv6 may be off
+    heard = [one for one in heard if port in (None, one[1])]
     owners = _owners(tree, {inode for _, _, inode in heard if inode != "0"})
     found = []
-    for address, port, inode in sorted(heard, key=lambda one: (one[1], one[0])):
+    for address, number, inode in sorted(heard, key=lambda one: (one[1], one[0])):
         pid = owners.get(inode)
         comm = tree.word(f"/proc/{pid}/comm") if pid else None
         found.append(
             {
-                "port": port,
+                "port": number,
                 "address": address,
                 "pid": pid,
                 "process": clean(comm, 64) if comm else None,
@@ -65,6 +71,43 @@ def ports(tree: Tree) -> list[dict[str, object]]:
             }
         )
     return found
+
+
+def reached(heard: list[dict[str, Any]], address: str, port: int) -> list[dict[str, Any]]:
+    """The listeners that a connection to an address and port reaches, as the kernel chooses them.
+
+    The one on that very address, else those on every address; an IPv6 socket serves IPv4 too.
+    """
+    wanted = _mapped(address)
+    everywhere = ("::",) if ":" in address else ("0.0.0.0", "::")  # noqa: S104  compared only
+    here = [row for row in heard if row["port"] == port]
+    exact = [row for row in here if _mapped(row["address"]) == wanted]
+    return exact or [row for row in here if row["address"] in everywhere]
+
+
+def _mapped(address: str) -> str:
+    """One spelling for each address, `::ffff:127.0.0.1` being 127.0.0.1."""
+    address = address.partition("%")[0]
+    try:
+        packed = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+    except OSError:
+        return address
+    if packed.startswith(b"\0" * 10 + b"\xff\xff"):
+        packed = packed[12:]
+    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
+
+
+def stranger(heard: list[dict[str, Any]] | None, address: str, port: int, unit: str) -> str | None:
+    """Who else than `unit` a connection would reach, for people; None: the unit, or nobody."""
+    if heard is None:
+        return f"who listens on {address}:{port} cannot be told"
+    for row in reached(heard, address, port):
+        if row["unit"] != unit:
+            if row["pid"] is None:
+                return f"who listens on {address}:{port} cannot be told"
+            placed = f"pid {row['pid']}" + (f", {row['unit']}" if row["unit"] else "")
+            return f"port {port} is held by {row['process']} ({placed}), not by {unit}"
+    return None
 
 
 def _owners(tree: Tree, inodes: set[str]) -> dict[str, int]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
 
 from gpuwright.onnode.dpkg import packages
-from gpuwright.onnode.outcome import clean
+from gpuwright.onnode.outcome import NodeError, clean
 from gpuwright.onnode.tree import Tree
 
 CONTAINERS = ("lxc", "lxc-libvirt", "systemd-nspawn", "docker", "podman", "wsl", "rkt", "openvz")
@@ -87,7 +88,7 @@ def cpu(tree: Tree) -> dict[str, object]:
     return {
         "model": model or None,
         "threads": _online(tree.word("/sys/devices/system/cpu/online")) or os.cpu_count(),
-        "flags": flags if flags is not None else [],
+        "flags": flags,
     }
 
 
@@ -123,8 +124,9 @@ def systemd(tree: Tree) -> dict[str, object]:
             if match:
                 version = int(match.group(1))
     if version is None:
-        match = re.match(r"(?:\d+:)?(\d+)", packages(tree, ["systemd"])["systemd"] or "")
-        version = int(match.group(1)) if match else None
+        with contextlib.suppress(NodeError):
+            match = re.match(r"(?:\d+:)?(\d+)", packages(tree, ["systemd"])["systemd"] or "")
+            version = int(match.group(1)) if match else None
     running = tree.exists("/run/systemd/system") and tree.word("/proc/1/comm") == "systemd"
     return {"version": version, "running": running}
 

@@ -23,6 +23,10 @@ _USUAL_PLACES = ("/usr/lib", "/usr/lib64", "/lib", "/usr/local/lib")
 
 LOST = 15
 NOT_FOUND = 6
+NOT_SUPPORTED = 3
+_NO_SUCH_LINK = 2
+"""NVML's "invalid argument": the card has fewer links."""
+_MOST_LINKS = 36
 
 
 def library_in_reach(tree: Tree) -> bool:
@@ -130,24 +134,63 @@ def _device(nvml: Any, handle: Any, number: int) -> dict[str, object]:
         "compute_capability": None if capability is None else "{}.{}".format(*capability),
         "memory_total_bytes": None if memory is None else int(memory.total),
         "memory_free_bytes": None if memory is None else int(memory.free),
+        "nvlink": _nvlink(nvml, handle),
         "processes": _processes(nvml, handle),
     }
 
 
-def _processes(nvml: Any, handle: Any) -> list[dict[str, int | None]] | None:
-    """Compute processes; None where no version of the call is there."""
+def _processes(nvml: Any, handle: Any) -> list[dict[str, Any]] | None:
+    """Compute processes, then those that draw only; None if either cannot be listed.
+
+    A process that does both is in both of NVML's lists, with the same memory.
+    """
+    found: list[dict[str, Any]] = []
+    for kind in ("compute", "graphics"):
+        running = _running(nvml, handle, kind)
+        if running is None:
+            return None
+        known = {one["pid"] for one in found if one["kind"] != kind}
+        found += [
+            {
+                "pid": int(one.pid),
+                "used_bytes": None if one.usedGpuMemory is None else int(one.usedGpuMemory),
+                "kind": kind,
+            }
+            for one in running
+            if int(one.pid) not in known
+        ]
+    return found
+
+
+def _running(nvml: Any, handle: Any, kind: str) -> Any:
+    """One of NVML's lists of processes; None where no version of the call gives it."""
     for version in ("_v3", "_v2", ""):
-        call = getattr(nvml, f"nvmlDeviceGetComputeRunningProcesses{version}", None)
-        running = None if call is None else _or_none(call, handle)
-        if running is not None:
-            return [
-                {
-                    "pid": int(one.pid),
-                    "used_bytes": None if one.usedGpuMemory is None else int(one.usedGpuMemory),
-                }
-                for one in running
-            ]
+        call = getattr(nvml, f"nvmlDeviceGet{kind.capitalize()}RunningProcesses{version}", None)
+        try:
+            if call is not None:
+                return call(handle)
+        except Exception as problem:
+            code = _error(problem)["error_code"]
+            if code == LOST:
+                raise
+            if code == NOT_SUPPORTED and kind == "graphics":
+                return []  # a card that cannot draw
     return None
+
+
+def _nvlink(nvml: Any, handle: Any) -> bool | None:
+    """Whether any NVLink of the card is active; None if it cannot be told."""
+    known = True
+    for link in range(_MOST_LINKS):
+        try:
+            if nvml.nvmlDeviceGetNvLinkState(handle, link):
+                return True
+        except Exception as problem:
+            code = _error(problem)["error_code"]
+            if code == LOST:
+                raise
+            known = known and code in (NOT_SUPPORTED, _NO_SUCH_LINK)
+    return False if known else None
 
 
 def _or_none(call: Any, *arguments: object) -> Any:

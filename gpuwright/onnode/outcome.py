@@ -83,6 +83,16 @@ def failed(error: str, hint: str = "") -> dict[str, object]:
     return {"ok": False, "error": clean(error), "hint": clean(hint)}
 
 
+def sentence(problem: BaseException) -> str:
+    """An exception for people."""
+    if isinstance(problem, NodeError):
+        return problem.error
+    if isinstance(problem, OSError) and problem.strerror:
+        named = problem.filename2 or problem.filename
+        return f"{named}: {problem.strerror}" if named else problem.strerror
+    return f"{type(problem).__name__}: {problem}"
+
+
 def _stop(number: int, frame: object) -> None:
     raise NodeError(f"stopped by signal {number}", "run again: it goes on where this one stopped")
 
@@ -111,7 +121,7 @@ def conclude(
     except NodeError as failure:
         result = {**failed(failure.error, failure.hint), **failure.more}
     except Exception as problem:
-        result = failed(f"{type(problem).__name__}: {problem}")
+        result = failed(sentence(problem))
     answer(result)
     only_asked = isinstance(spec, dict) and bool(spec.get("preflight"))
     return 1 if result.get("ok") is False and not only_asked else 0

@@ -1,21 +1,25 @@
-"""What gpuwright keeps on a node: its user, its directories and files, and their stamps."""
+"""What gpuwright keeps on a node: its user, its directories and files, and their stamps.
+
+What cannot be looked at is never taken for absent: the look fails as a whole then.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 import stat
 from typing import Any
 
-from gpuwright.onnode.outcome import clean
+from gpuwright.onnode.envfile import is_key, valid_key, variables
+from gpuwright.onnode.outcome import NodeError, clean
+from gpuwright.onnode.stamps import HASHED_BYTES, STAMP, vouched
 from gpuwright.onnode.tree import Tree
 
 USER = "gpuwright"
-STAMP = "gpuwright.json"
-HASHED_BYTES = 1 << 20
-"""Files up to this size are always hashed, larger ones only when everything is verified."""
-_MOST_ENTRIES = 2000
+_MOST_NAMES = 1000
+"""In one stamp or one bin directory; ours have a few dozen."""
 _KINDS = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "dir"), (stat.S_ISLNK, "link"))
 
 
@@ -42,46 +46,24 @@ def user(tree: Tree, name: str = USER) -> dict[str, object] | None:
     return None
 
 
-def variables(text: str) -> dict[str, str]:
-    """The assignments of an environment file, without quotes; other lines are passed over."""
-    found = {}
-    for line in text.splitlines():
-        match = re.match(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)\Z", line.strip())
-        if match:
-            found[match.group(1)] = match.group(2).strip().strip("\"'")
-    return found
-
-
-def valid_key(value: str) -> bool:
-    """True if a server may be protected by this key: 8 or more visible ASCII characters."""
-    return re.match(r"[\x21-\x7e]{8,}\Z", value) is not None
-
-
-def api_key(text: str) -> str | None:
-    """The value of the first variable whose name ends in API_KEY."""
-    for name, content in variables(text).items():
-        if name.endswith("API_KEY"):
-            return content or None
-    return None
-
-
 class Census:
-    """The files of ours, each looked at once."""
+    """The files of ours, each looked at once. OSError, NodeError: one cannot be looked at."""
 
     def __init__(self, tree: Tree, hash_everything: bool) -> None:
         self.tree = tree
         self.limit = (1 << 62) if hash_everything else HASHED_BYTES
-        self.owners = accounts(tree.text("/etc/passwd") or "")
-        self.groups = accounts(tree.text("/etc/group") or "")
+        self.owners = accounts(_needed(tree, "/etc/passwd"))
+        self.groups = accounts(_needed(tree, "/etc/group"))
         self.files: dict[str, dict[str, object] | None] = {}
         self.stamps: dict[str, object] = {}
+        self.partials: dict[str, int] = {}
 
-    def look(self, path: str) -> dict[str, object] | None:
+    def look(self, path: str) -> dict[str, Any] | None:
         """Record one path: what is there, or None. Links are not followed."""
+        self.files[path] = None
         try:
             found = os.lstat(self.tree.at(path))
-        except (OSError, ValueError):
-            self.files[path] = None
+        except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
         kind = next((word for test, word in _KINDS if test(found.st_mode)), "other")
         hashed = kind == "file" and found.st_size <= self.limit
@@ -97,29 +79,71 @@ class Census:
         }
         return self.files[path]
 
-    def stamp(self, path: str) -> None:
-        """Record one path and, where a file is there, the JSON value in it."""
-        if self.look(path) is not None:
-            self.stamps[path] = self.tree.parsed(path)
+    def stamp(self, path: str) -> object:
+        """Record one path and, where a file is there, the JSON value in it, which is given too."""
+        if self.look(path) is None:
+            return None
+        self.stamps[path] = self.tree.parsed(path)
+        return self.stamps[path]
 
-    def below(self, directory: str) -> None:
-        """Record every file below a directory, whatever is half done left out."""
-        for name in self.tree.names(directory):
-            path = f"{directory}/{name}"
-            if name == ".partial" or len(self.files) >= _MOST_ENTRIES or _odd(name):
-                continue
-            if name == STAMP:
-                self.stamp(path)
-                continue
-            found = self.look(path)
-            if found is not None and found["type"] == "dir":
-                self.below(path)
+    def secrets(self, path: str) -> None:
+        """Record an environment file, with the names of its keys: those that are usable and not."""
+        entry = self.look(path)
+        if entry is not None and entry["type"] == "file":
+            held = variables(_needed(self.tree, path))
+            keys = {name: valid_key(held[name]) for name in held if is_key(name) and held[name]}
+            entry["variables"] = sorted(name for name, valid in keys.items() if valid)
+            entry["unusable"] = sorted(
+                clean(name, 100) for name, valid in keys.items() if not valid
+            )
+
+    def engine(self, path: str) -> None:
+        """Record an engine that has our stamp; another's directory is passed over."""
+        if self._stamped(path):
+            self.look(f"{path}/bin")
+            for name in _names(self.tree, f"{path}/bin")[:_MOST_NAMES]:
+                self.look(f"{path}/bin/{name}")
+
+    def checkpoint(self, path: str) -> None:
+        """Record a checkpoint that has our stamp, and what an interrupted download left in it."""
+        staging = f"{path}/.partial"
+        if self._stamped(path) or self._begun(staging):
+            self.partial(staging)
+
+    def _begun(self, staging: str) -> bool:
+        """True if a first download was interrupted here: there is no stamp yet."""
+        with contextlib.suppress(PermissionError):
+            return any(re.match(r"[0-9a-f]{64}\b", name) for name in _names(self.tree, staging))
+        return False
+
+    def _stamped(self, path: str) -> bool:
+        """True after recording a directory with our stamp and the files the stamp vouches for."""
+        try:
+            os.lstat(self.tree.at(f"{path}/{STAMP}"))
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return False  # what root may not enter, on a network's filesystem, is not ours
+        self.look(path)
+        names = vouched(self.stamp(f"{path}/{STAMP}"))
+        for name in sorted(names)[:_MOST_NAMES]:
+            if _plain(name):
+                self.look(f"{path}/{name}")
+        return True
+
+    def partial(self, path: str) -> None:
+        """Record how much an interrupted run left below a name of ours, if anything."""
+        total = 0
+        for place, _, names in os.walk(self.tree.at(path)):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):  # that run may be at work still
+                    total += os.lstat(os.path.join(place, name)).st_blocks * 512
+        if total:
+            self.partials[path] = total
 
     def _sha256(self, path: str) -> str | None:
         digest = hashlib.sha256()
         try:
             descriptor = os.open(self.tree.at(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:
+        except (FileNotFoundError, PermissionError):
             return None
         with open(descriptor, "rb") as file:
             while True:
@@ -129,17 +153,45 @@ class Census:
                 digest.update(chunk)
 
 
-def _odd(name: str) -> bool:
-    """A name that cannot be shown as it is: never one of ours."""
-    return clean(name, 255) != name
+def _needed(tree: Tree, path: str) -> str:
+    """A file without which nothing true can be said."""
+    text = tree.text(path)
+    if text is None:
+        raise NodeError(f"{path} cannot be read")
+    return text
+
+
+def _plain(name: str) -> bool:
+    """A path below a directory that can be shown as it is: a stamp's text may be anybody's."""
+    inside = os.path.normpath(name) == name and not name.startswith("/")
+    return inside and name.split("/")[0] not in ("", ".", "..", STAMP) and clean(name) == name
+
+
+def _names(tree: Tree, path: str, directories: bool = False) -> list[str]:
+    """Names in a directory, sorted, or those of directories alone; empty where there is none."""
+    try:
+        with os.scandir(tree.at(path)) as entries:
+            return sorted(
+                entry.name
+                for entry in entries
+                if clean(entry.name) == entry.name and (not directories or _is_directory(entry))
+            )
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False  # a link in a circle
 
 
 def census(tree: Tree, spec: dict[str, Any]) -> dict[str, object]:
-    """The document's user, files and stamps.
+    """The document's files, stamps and partials. OSError, NodeError: something cannot be looked at.
 
-    Looked at are our directories, the service's files, each engine's stamp and bin, each
-    checkpoint's files, each plan record, and `paths` of the spec. The environment file's entry
-    has `variables`, the names (never the values) of those that hold a valid key.
+    Looked at are our directories, the service's files, each engine and checkpoint with our stamp,
+    each plan record, and `paths` of the spec.
     """
     layout = spec["layout"]
     service = spec.get("service")
@@ -152,33 +204,20 @@ def census(tree: Tree, spec: dict[str, Any]) -> dict[str, object]:
         found.look(path)
     if service:
         found.look(f"{layout['units']}/gpuwright-{service}.service")
-        secrets = f"{services}/{service}.env"
-        entry = found.look(secrets)
-        if entry is not None:
-            held = variables(tree.text(secrets, 1 << 16) or "")
-            entry["variables"] = sorted(name for name in held if valid_key(held[name]))
+        found.secrets(f"{services}/{service}.env")
         found.stamp(f"{plans}/{service}.json")
-    for name in tree.names(plans):
-        if name.endswith(".json") and not _odd(name):
+    for name in _names(tree, plans):
+        if name.endswith(".json"):
             found.stamp(f"{plans}/{name}")
-    for name in _complete(tree, layout["engines"]):
-        engine = f"{layout['engines']}/{name}"
-        found.look(engine)
-        found.stamp(f"{engine}/{STAMP}")
-        found.look(f"{engine}/bin")
-        found.below(f"{engine}/bin")
-    for name in _complete(tree, layout["model_store"]):
-        found.look(f"{layout['model_store']}/{name}")
-        found.stamp(f"{layout['model_store']}/{name}/{STAMP}")
-        found.below(f"{layout['model_store']}/{name}")
+    for name in _names(tree, layout["engines"], directories=True):
+        if re.search(r"\.partial(\.old)?\Z", name):
+            found.partial(f"{layout['engines']}/{name}")
+        else:
+            found.engine(f"{layout['engines']}/{name}")
+    for name in _names(tree, layout["model_store"], directories=True):
+        found.checkpoint(f"{layout['model_store']}/{name}")
+    for path in (f"{layout['cache']}/sources/.partial", f"{layout['cache']}/build"):
+        found.partial(path)
     for path in spec.get("paths") or []:
         found.look(path)
-    return {"user": user(tree), "files": found.files, "stamps": found.stamps}
-
-
-def _complete(tree: Tree, directory: str) -> list[str]:
-    return [
-        name
-        for name in tree.names(directory)
-        if not name.startswith(".") and not name.endswith(".partial") and not _odd(name)
-    ]
+    return {"files": found.files, "stamps": found.stamps, "partials": found.partials}

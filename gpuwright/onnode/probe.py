@@ -13,11 +13,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gpuwright.onnode.children import start, value
+from gpuwright.onnode.answering import NO_HEALTH, health, loopback
+from gpuwright.onnode.children import Child, start, value
 from gpuwright.onnode.disks import disk
 from gpuwright.onnode.dpkg import packages
+from gpuwright.onnode.envfile import api_key
 from gpuwright.onnode.graphics import Inquiry
-from gpuwright.onnode.listeners import ports
+from gpuwright.onnode.listeners import ports, stranger
 from gpuwright.onnode.machine import (
     CONTAINERS,
     cpu,
@@ -28,13 +30,11 @@ from gpuwright.onnode.machine import (
     systemd,
     virtualization,
 )
-from gpuwright.onnode.outcome import clean
-from gpuwright.onnode.owned import api_key, census
+from gpuwright.onnode.outcome import NodeError, clean, sentence
+from gpuwright.onnode.owned import census, user
 from gpuwright.onnode.service import (
-    NO_HEALTH,
     NO_PROCESS,
     ask_systemd,
-    health,
     pids,
     process,
     properties,
@@ -44,6 +44,11 @@ from gpuwright.onnode.tree import Tree
 
 _GPU_SECONDS = 5.0
 _SECTION_SECONDS = 10.0
+_HEALTH_SECONDS = 20.0
+_FULL_SECONDS = 24 * 3600.0
+"""Reading every file of a large store takes as long as its disks need."""
+_MORE_TRIES = 2
+_PAUSE_SECONDS = 1.0
 
 _NOTHING_KNOWN: dict[str, Any] = {
     "gpus": {
@@ -57,14 +62,14 @@ _NOTHING_KNOWN: dict[str, Any] = {
     "os": dict.fromkeys(("id", "version_id", "codename", "name", "kernel", "architecture")),
     "glibc": None,
     "python": {"version": None, "executable": None},
-    "cpu": {"model": None, "threads": None, "flags": []},
+    "cpu": {"model": None, "threads": None, "flags": None},
     "memory": {"total_bytes": None, "available_bytes": None},
     "systemd": {"version": None, "running": None},
     "virtualization": None,
-    "disks": {},
+    "disks": None,
     "ports": None,
-    "packages": {},
-    "ours": {"user": None, "files": {}, "stamps": {}, "service": None},
+    "packages": None,
+    "ours": dict.fromkeys(("user", "files", "stamps", "partials", "service")),
 }
 
 
@@ -98,7 +103,7 @@ class Look:
         try:
             return work()
         except Exception as problem:
-            self.notes.append(clean(f"{name}: {type(problem).__name__}: {problem}", 300))
+            self.notes.append(clean(f"{name}: {sentence(problem)}", 1000))
             return unknown
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -111,22 +116,59 @@ class Look:
 
 def _service(look: Look, tree: Tree, shown: str) -> dict[str, Any]:
     """The service's state, process and health."""
-    spec, layout = look.spec, look.spec["layout"]
-    name = spec["service"]
     words = properties(shown)
-    found = state(f"gpuwright-{name}.service", words)
+    found = state(f"gpuwright-{look.spec['service']}.service", words)
     pid = found["main_pid"] or 0
-    found.update(NO_PROCESS, pids=[], health=dict(NO_HEALTH))
+    found.update(NO_PROCESS, pids=None if found["main_pid"] is None else [])
+    found["health"] = dict(NO_HEALTH)
     if pid > 0:
-        found["pids"] = look.guarded("pids", lambda: pids(tree, words.get("ControlGroup")), [])
+        group = words.get("ControlGroup")
+        found["pids"] = look.guarded("pids", lambda: pids(tree, group), []) or [pid]
         found.update(look.guarded("process", lambda: process(tree, pid), NO_PROCESS))
-        key = api_key(tree.text(f"{layout['config']}/services/{name}.env", 1 << 16) or "")
         found["health"] = look.guarded(
-            "health",
-            lambda: health(spec.get("bind") or "127.0.0.1", spec["port"], key),
-            dict(NO_HEALTH),
+            "health", lambda: _health(look, tree, found["unit"]), dict(NO_HEALTH), _HEALTH_SECONDS
         )
     return found
+
+
+def _health(look: Look, tree: Tree, unit: str) -> dict[str, Any]:
+    """Whether the service answers; one slow second must not look like a dead service.
+
+    Who listens is read anew before each further try, and the document has what was read last.
+    """
+    spec, document = look.spec, look.document
+    name = f"{spec['layout']['config']}/services/{spec['service']}.env"
+    key = api_key(tree.text(name) or "")
+    place = (str(spec.get("bind") or "127.0.0.1"), int(spec["port"]))
+    heard = document["ports"] if look.asked("ports") else ports(tree, place[1])
+    for left in range(_MORE_TRIES, -1, -1):
+        found = health(unit, place, heard, key)
+        served = (found["status"], found["models_status"]) == (200, 200)
+        if served or not left or stranger(heard, loopback(place[0]), place[1], unit):
+            break
+        time.sleep(_PAUSE_SECONDS)
+        heard = ports(tree)
+        if look.asked("ports"):
+            document["ports"] = heard
+    return found
+
+
+def _told(work: Callable[[], Any]) -> dict[str, Any]:
+    """What a child's work returned, or why it did not: the exception ends with the child."""
+    try:
+        return {"value": work()}
+    except Exception as problem:
+        return {"fault": sentence(problem)}
+
+
+def _ours(child: Child, patience: float) -> dict[str, Any]:
+    """The census from its child: a disk that hangs holds nobody but the child."""
+    told = value(child)
+    if told is None:
+        raise NodeError(f"our files could not be read within {patience:g} s")
+    if "fault" in told:
+        raise NodeError(told["fault"])
+    return dict(told["value"])
 
 
 def _disks(look: Look, tree: Tree) -> dict[str, Any]:
@@ -162,6 +204,11 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     if look.asked("ours") and spec.get("service") and document["systemd"]["running"]:
         unit = f"gpuwright-{spec['service']}.service"
         question = look.guarded("service", lambda: ask_systemd(unit), None)
+    patience = _FULL_SECONDS if spec.get("verify") == "full" else _SECTION_SECONDS
+    counting = None
+    if look.asked("ours"):
+        work = partial(_told, partial(census, tree, spec))
+        counting = look.guarded("ours", lambda: start(work, patience), None)
     look.section("os", lambda: system(tree))
     look.section("glibc", glibc)
     look.section("python", python)
@@ -171,20 +218,27 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     look.section("disks", lambda: _disks(look, tree))
     look.section("ports", lambda: ports(tree))
     look.section("packages", lambda: packages(tree, spec.get("packages") or []))
-    patience = 0.0 if spec.get("verify") == "full" else _SECTION_SECONDS  # 0: no limit
-    look.section("ours", lambda: dict(census(tree, spec), service=None), patience)
+    document["ours"] = _unknown("ours")
+    if counting is not None:
+        document["ours"]["user"] = look.guarded("user", lambda: user(tree), None)
+        # The child has its own deadline: no second one here.
+        document["ours"].update(
+            look.guarded("ours", partial(_ours, counting, patience), {}, seconds=0.0)
+        )
     if look.asked("ours") and spec.get("service"):
         shown = (question.output() or b"").decode("utf-8", "replace") if question else ""
-        if document["systemd"]["running"] and not shown:
-            look.notes.append("service: systemd does not answer")
+        if not shown:
+            running = document["systemd"]["running"]
+            silent = "systemd does not answer" if running else "PID 1 is not systemd"
+            look.notes.append(f"service: {silent}")
         document["ours"]["service"] = look.guarded(
-            "service", lambda: _service(look, tree, shown), None
+            "service", lambda: _service(look, tree, shown), None, 2 * _HEALTH_SECONDS
         )
     container = document["virtualization"] in CONTAINERS
     document["gpus"] = _unknown("gpus")
     if inquiry is not None:
-        work = partial(inquiry.answer, container)
-        document["gpus"] = look.guarded("gpus", work, _unknown("gpus"))
+        answer = partial(inquiry.answer, container)
+        document["gpus"] = look.guarded("gpus", answer, _unknown("gpus"))
     document["notes"] = look.notes
     document["seconds"] = round(time.monotonic() - began, 4)
     return document

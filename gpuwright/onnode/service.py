@@ -1,11 +1,9 @@
-"""One systemd service: its state, its process, and whether it answers over HTTP."""
+"""One systemd service: its state, the files it is made of, and its process."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import socket
 import time
 from typing import Any
 
@@ -15,10 +13,9 @@ from gpuwright.onnode.tree import Tree
 
 _PROPERTIES = (
     "LoadState,ActiveState,SubState,UnitFileState,MainPID,NeedDaemonReload,Result,NRestarts,"
-    "ControlGroup,InvocationID"
+    "ControlGroup,FragmentPath,DropInPaths"
 )
 _REMEMBERED = "GPUWRIGHT_PLAN"
-_MOST_BYTES = 1 << 20
 
 
 def ask_systemd(unit: str) -> Child | None:
@@ -31,7 +28,7 @@ def properties(text: str) -> dict[str, str]:
     for line in text.splitlines():
         name, sign, content = line.partition("=")
         if sign:
-            found[name] = clean(content, 1000)
+            found[name] = clean(content, 20000)
     return found
 
 
@@ -52,7 +49,18 @@ def state(unit: str, shown: dict[str, str]) -> dict[str, Any]:
         "need_daemon_reload": None if reload is None else reload == "yes",
         "result": shown.get("Result"),
         "restarts": number("NRestarts"),
+        "fragment": next(iter(_paths(shown.get("FragmentPath", ""))), None),
+        "drop_ins": _paths(shown["DropInPaths"]) if "DropInPaths" in shown else None,
     }
+
+
+def _paths(text: str) -> list[str]:
+    """systemctl's list of paths; a blank in a name is written `\\x20`."""
+    unescaped = (
+        re.sub(r"\\x([0-9a-f]{2})", lambda match: chr(int(match.group(1), 16)), word)
+        for word in text.split()
+    )
+    return [clean(word, 4000) for word in unescaped]
 
 
 def environment(data: bytes, name: str = _REMEMBERED) -> dict[str, str]:
@@ -112,83 +120,3 @@ def pids(tree: Tree, group: str | None) -> list[int]:
 
 
 NO_PROCESS: dict[str, Any] = {"started_at": None, "environment": {}, "exe": None}
-NO_HEALTH: dict[str, Any] = {"status": None, "models": None, "models_status": None, "error": None}
-
-
-def loopback(bind: str) -> str:
-    """The address to ask on: a service on every address is asked over loopback."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(bind, bind)  # noqa: S104
-
-
-def exchange(
-    bind: str,
-    port: int,
-    path: str,
-    key: str | None,
-    seconds: float,
-    body: bytes | None = None,
-) -> tuple[int, bytes]:
-    """Status and body of one HTTP GET, or POST of JSON, all within `seconds`.
-
-    OSError, ValueError: no answer. Raw sockets, since importing http.client takes as long as half
-    of a whole look at a node.
-    """
-    deadline = time.monotonic() + seconds
-    host = loopback(bind)
-    shown = f"[{host}]" if ":" in host else host
-    head = [
-        f"{'GET' if body is None else 'POST'} {path} HTTP/1.0",
-        f"Host: {shown}:{port}",
-        "Accept: application/json",
-        "Connection: close",
-    ]
-    if key is not None and re.match(r"[\x21-\x7e]+\Z", key):
-        head.append(f"Authorization: Bearer {key}")
-    if body is not None:
-        head += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
-    with socket.create_connection((host, port), seconds) as connection:
-        connection.sendall("\r\n".join([*head, "", ""]).encode("ascii") + (body or b""))
-        data = b""
-        while len(data) < _MOST_BYTES:
-            connection.settimeout(max(0.001, deadline - time.monotonic()))
-            chunk = connection.recv(1 << 16)
-            data += chunk
-            if not chunk or _complete(data):
-                break
-    match = re.match(rb"HTTP/1\.[01] (\d{3})\b", data)
-    if not match:
-        raise ValueError("the answer is not HTTP")
-    return int(match.group(1)), data.partition(b"\r\n\r\n")[2]
-
-
-def _complete(data: bytes) -> bool:
-    head, blank, body = data.partition(b"\r\n\r\n")
-    length = re.search(rb"\r\nContent-Length: *(\d+)", head, re.IGNORECASE)
-    return bool(blank and length and len(body) >= int(length.group(1)))
-
-
-def models(body: bytes) -> list[str] | None:
-    """The ids that /v1/models names; None if that is not such a list."""
-    try:
-        rows = json.loads(body.decode("utf-8", "replace"))["data"]
-        return [clean(row["id"], 300) for row in rows]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-
-
-def health(bind: str, port: int, key: str | None, seconds: float = 1.0) -> dict[str, Any]:
-    """What /health and /v1/models say; `error` is a sentence when one does not answer."""
-    found = dict(NO_HEALTH)
-    place = f"{loopback(bind)}:{port}"
-    try:
-        found["status"], _ = exchange(bind, port, "/health", key, seconds)
-        found["models_status"], body = exchange(bind, port, "/v1/models", key, seconds)
-        if found["models_status"] == 200:
-            found["models"] = models(body)
-    except ConnectionRefusedError:
-        found["error"] = f"nothing listens on {place}"
-    except socket.timeout:  # noqa: UP041  not the same before Python 3.10
-        found["error"] = f"{place} did not answer within {seconds:g} s"
-    except (OSError, ValueError) as problem:
-        found["error"] = clean(f"{place}: {problem}", 300)
-    return found

@@ -10,9 +10,10 @@ import time
 from typing import Any
 from urllib.parse import quote, urljoin
 
+from gpuwright.onnode.addresses import WebError, shown
 from gpuwright.onnode.archives import extract, settle
 from gpuwright.onnode.download import SourceError, Transfer
-from gpuwright.onnode.web import Web, WebError, shown
+from gpuwright.onnode.web import Web
 
 _INDEX_TYPES = (
     "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, "
@@ -124,7 +125,10 @@ class Courier:
         if link["sha256"] and wanted and link["sha256"] != wanted:
             raise SourceError(f"the index lists {source['filename']} with another sha256")
         size = source.get("bytes") or link["size"]
-        return {"url": urljoin(base, link["url"]), "size": size}
+        try:
+            return {"url": urljoin(base, link["url"]), "size": size}
+        except ValueError:
+            raise SourceError(f"the index lists {source['filename']} without a URL") from None
 
     def can_deliver(self, source: dict[str, Any], file: dict[str, Any]) -> None:
         """SourceError, WebError: this source cannot deliver the file. Nothing is changed."""

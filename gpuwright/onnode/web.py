@@ -5,7 +5,6 @@ The standard library's opener is not used: it passes Authorization on to whereve
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import http.client
 import re
@@ -13,45 +12,14 @@ import socket
 import ssl
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
+from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
+
+from gpuwright.onnode.addresses import WebError, basic, origin_of, proxy_parts, shown
 
 _MOST_HOPS = 10
 _OURSELVES = ("localhost", "127.0.0.1", "::1")
 _REDIRECTS = (301, 302, 303, 307, 308)
-
-
-class WebError(Exception):
-    """A request that failed, as a clause for people. `again`: it may go better later."""
-
-    def __init__(self, clause: str, again: bool, status: int | None = None, code: str = "") -> None:
-        super().__init__(clause)
-        self.clause = clause
-        self.again = again
-        self.status = status
-        self.code = code
-        """What a hub says in X-Error-Code, such as GatedRepo."""
-
-
-def shown(url: str) -> str:
-    """A URL for people: without user, password, query and fragment, which may be secrets."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))
-
-
-def _origin(url: str) -> tuple[str, str, int]:
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    return parts.scheme, (parts.hostname or "").lower(), port
-
-
-def _basic(parts: Any) -> str | None:
-    """The Authorization that a URL's own user and password mean."""
-    if parts.username is None:
-        return None
-    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return "Basic " + base64.b64encode(pair.encode()).decode()
 
 
 class Answer:
@@ -101,7 +69,7 @@ class Web:
         self, ca_bundle: str | None = None, proxy: str | None = None, seconds: float = 60.0
     ) -> None:
         self.ca_bundle = ca_bundle
-        self.proxy = proxy
+        self.proxy = proxy_parts(proxy) if proxy else None
         self.seconds = seconds
         self._context: ssl.SSLContext | None = None
 
@@ -126,7 +94,7 @@ class Web:
     def _followed(
         self, url: str, headers: dict[str, str], method: str, authorization: str | None
     ) -> tuple[http.client.HTTPConnection, Answer]:
-        origin = _origin(url)
+        origin = origin_of(url)
         hops: list[Any] = []
         for _ in range(_MOST_HOPS):
             sent = {
@@ -136,8 +104,8 @@ class Web:
                 "Connection": "close",
                 **headers,
             }
-            credentials = _basic(urlsplit(url))
-            if credentials is None and _origin(url) == origin:
+            credentials = basic(urlsplit(url))
+            if credentials is None and origin_of(url) == origin:
                 credentials = authorization
             if credentials:
                 sent["Authorization"] = credentials
@@ -159,8 +127,14 @@ class Web:
                 raise
             connection.close()
             hops.append(response.headers)
-            url = urljoin(url, where)
+            url = self._next(url, where)
         raise WebError(f"{shown(url)}: redirected more than {_MOST_HOPS} times", False)
+
+    def _next(self, url: str, where: str) -> str:
+        try:
+            return urljoin(url, where)
+        except ValueError:
+            raise WebError(f"{shown(url)} redirects to what is not a URL", False) from None
 
     def _check(self, url: str, response: http.client.HTTPResponse) -> None:
         if response.status in (200, 206):
@@ -173,18 +147,18 @@ class Web:
     def _send(self, url: str, method: str, headers: dict[str, str]) -> http.client.HTTPConnection:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise WebError(f"{shown(url)} is not an http or https URL", False)
+            raise WebError(f"{shown(url)}: needs an http or https URL", False)
         if re.search(r"[\x00-\x20\x7f]", url):
             raise WebError(f"{shown(url)}: a URL with blanks or control characters", False)
         proxy = self._proxy_for(parts)
-        host, port = _origin(url)[1:]
+        host, port = origin_of(url)[1:]
         target = urlunsplit(("", "", quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._"), "", ""))
         if parts.query:
             target += "?" + parts.query
         if proxy is not None:
             through, extra = proxy.hostname or "", {}
-            if _basic(proxy):
-                extra = {"Proxy-Authorization": _basic(proxy) or ""}
+            if basic(proxy):
+                extra = {"Proxy-Authorization": basic(proxy) or ""}
             connection = self._connection(parts.scheme, through, proxy.port or 8080)
             if parts.scheme == "https":
                 connection.set_tunnel(host, port, headers=extra)
@@ -202,7 +176,7 @@ class Web:
         except (OSError, http.client.HTTPException, ValueError) as problem:
             connection.close()
             reason = "no such host" if isinstance(problem, socket.gaierror) else str(problem)
-            where = f" through the proxy {proxy.hostname}:{proxy.port}" if proxy else ""
+            where = f" through the proxy {shown(proxy.geturl())}" if proxy else ""
             raise WebError(f"{shown(url)} is not reached{where}: {reason}", True) from None
         return connection
 
@@ -218,10 +192,8 @@ class Web:
 
     def _proxy_for(self, parts: Any) -> Any:
         """The proxy to go through: the one we were told, else that of the environment."""
-        found = getproxies()
-        url = self.proxy or found.get(parts.scheme) or found.get("all")
         if (parts.hostname or "") in _OURSELVES or proxy_bypass(parts.hostname or ""):
             return None
-        if not url:
-            return None
-        return urlsplit(url if "://" in url else f"http://{url}")
+        found = getproxies()
+        url = found.get(parts.scheme) or found.get("all")
+        return self.proxy or (proxy_parts(url) if url else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -12,7 +13,9 @@ from gpuwright.onnode.archives import clear, unpack
 from gpuwright.onnode.machine import memory
 from gpuwright.onnode.outcome import NodeError, Progress, clean, say
 from gpuwright.onnode.processes import Finished, run
-from gpuwright.onnode.storage import GIB, sha256_of, stamped, sync_directory, write_stamp
+from gpuwright.onnode.room import GIB, full
+from gpuwright.onnode.stamps import stamped, write_stamp
+from gpuwright.onnode.storage import sha256_of, sync_directory
 from gpuwright.onnode.tree import Tree
 
 _BYTES_A_JOB = 3 * GIB // 2
@@ -133,6 +136,8 @@ class Workshop:
     def broken(self, what: str, told: Finished) -> NodeError:
         """The first thing that went wrong as a sentence, and the last lines as they are."""
         output = [clean(line, 400) for line in told.lines[-_SHOWN_LINES:]]
+        if any(os.strerror(errno.ENOSPC) in line for line in told.lines):
+            return full(self.place, output=output)
         first = first_error(told.lines) or told.ending
         return NodeError(f"build {self.name}: {what}: {first}", "", output=output)
 

@@ -8,14 +8,13 @@ import os
 import pwd
 import re
 import stat
-import sys
 from typing import Any
 
+from gpuwright.onnode.envfile import KEY_RULE, valid_key, variables, with_key
 from gpuwright.onnode.outcome import NodeError
-from gpuwright.onnode.owned import valid_key, variables
+from gpuwright.onnode.room import unwritable
 from gpuwright.onnode.storage import replace_file, sync_directory
 
-KEY_NAME = "LLAMA_API_KEY"
 _KEY_BYTES = 32
 
 
@@ -95,36 +94,32 @@ def _current(path: str) -> bytes | None:
         return file.read()
 
 
-def with_key(text: str, name: str, key: str) -> str:
-    """`text` with the line NAME=KEY in place of those of that name; a valid key is kept."""
-    if valid_key(variables(text).get(name, "")):
-        return text
-    kept = [line for line in text.splitlines() if line.strip().partition("=")[0] != name]
-    return "\n".join([*kept, f"{name}={key}"]) + "\n"
-
-
-def _content(row: dict[str, Any], current: bytes | None, stdin: bytes) -> bytes:
-    kinds = [key for key in ("content", "content_stdin", "generate") if row.get(key) is not None]
+def _content(row: dict[str, Any], current: bytes | None) -> bytes:
+    kinds = [key for key in ("content", "generate") if row.get(key) is not None]
     if len(kinds) != 1:
-        raise NodeError(f"{row['path']}: needs one of content, content_stdin, generate")
+        raise NodeError(f"{row['path']}: needs one of content, generate")
     if kinds == ["content"]:
         return str(row["content"]).encode()
-    if kinds == ["content_stdin"]:
-        return stdin
-    text = (current or b"").decode("utf-8", "replace")
-    names = [KEY_NAME] if row["generate"] == "api_key" else row["generate"]
-    for name in names if isinstance(names, list) else [names]:
+    text = (current or b"").decode("utf-8", "surrogateescape")
+    for name in row["generate"]:
         if not re.match(r"[A-Z][A-Z0-9_]*API_KEY\Z", str(name)):
             raise NodeError(f"{row['path']}: nothing known generates {name!r}")
-        key = base64.urlsafe_b64encode(os.urandom(_KEY_BYTES)).decode().rstrip("=")
-        text = with_key(text, str(name), key)
-    return text.encode()
+        held = variables(text).get(name, "")
+        if held and not valid_key(held):
+            raise NodeError(
+                f"{name} in {row['path']} {KEY_RULE}",
+                "write such a key there, or leave it empty to have one generated",
+            )
+        if not held:
+            key = base64.urlsafe_b64encode(os.urandom(_KEY_BYTES)).decode().rstrip("=")
+            text = with_key(text, name, key)
+    return text.encode("utf-8", "surrogateescape")
 
 
-def _file(row: dict[str, Any], stdin: bytes) -> bool:
+def _file(row: dict[str, Any]) -> bool:
     path, mode, owner = _path(row), _mode(row, "0644"), _owner(row)
     current = _current(path)
-    content = _content(row, current, stdin)
+    content = _content(row, current)
     if current == content:
         return _settle(path, mode, owner)
     replace_file(path, content, mode, owner)
@@ -135,26 +130,20 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     """Make everything as the spec says: directories first, then files, then modes, in order.
 
     spec: `directories` [{path, mode, owner, group}], `files` [{path, mode, owner, group and one
-    of content, content_stdin (all of standard input; for one file only), generate (names of
-    variables that get a random key each, or "api_key" for LLAMA_API_KEY)}], `modes` [{path, mode,
-    owner, group}] of what exists. Missing parents of a directory are made, root's and 0755.
-    Answers with the paths `changed` and `same`.
+    of content, generate (names of variables: each that is absent or empty gets a random key)}],
+    `modes` [{path, mode, owner, group}] of what exists. Missing parents of a directory are made,
+    root's and 0755. Answers with the paths `changed` and `same`.
     """
     changed: list[str] = []
     same: list[str] = []
-    files = spec.get("files") or []
-    fed = [row for row in files if row.get("content_stdin")]
-    if len(fed) > 1:
-        raise NodeError("standard input can be the content of one file only")
-    stdin = sys.stdin.buffer.read() if fed else b""
     for rows, work in (
         (spec.get("directories") or [], _directory),
-        (files, lambda row: _file(row, stdin)),
+        (spec.get("files") or [], _file),
         (spec.get("modes") or [], lambda row: _settle(_path(row), _mode(row, ""), _owner(row))),
     ):
         for row in rows:
             try:
                 (changed if work(row) else same).append(row["path"])
             except OSError as problem:
-                raise NodeError(f"{row.get('path')}: {problem.strerror or problem}") from None
+                raise unwritable(problem, str(row.get("path"))) from None
     return {"ok": True, "changed": changed, "same": same}

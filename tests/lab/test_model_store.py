@@ -1,5 +1,6 @@
 """The model store against a hub that misbehaves: gated, cut off, slow, lying."""
 
+import hashlib
 import os
 import signal
 import time
@@ -70,6 +71,7 @@ class Mirror:
             if row["id"] == "smollm2-135m-instruct"
         )
         checkpoint = row["checkpoints"][0] | {"id": f"{self.name}-q4", "aliases": []}
+        checkpoint |= {"min_bytes": self.size, "max_bytes": self.size}
         checkpoint["files"] = [
             {"path": FILE, "bytes": self.size, "sha256": self.sha256, "sources": [source]}
         ]
@@ -209,6 +211,20 @@ def test_local_path_on_the_node_is_a_source(mirror: Mirror, weights: Path) -> No
     path = f"/{weights.relative_to(mirror.node.root)}"
     run(mirror.inventory({"kind": "local", "path": path}))
     assert mirror.stored() == [FILE, "gpuwright.json"]
+
+
+def test_service_that_cannot_load_fails_the_run_with_its_journal(mirror: Mirror) -> None:
+    junk = mirror.folder / "junk.gguf"
+    junk.write_bytes(b"GGUF" + os.urandom(1 << 20))
+    url = mirror.hub.add_file("junk.gguf", junk)
+    mirror.size = junk.stat().st_size
+    mirror.sha256 = hashlib.sha256(junk.read_bytes()).hexdigest()
+    done = run(mirror.inventory({"kind": "url", "url": url}), check=False)
+    _refused(done, mirror.node.name, f"gpuwright-{mirror.name}.service", "gguf")
+    key_file = f"/etc/gpuwright/services/{mirror.name}.env"
+    key = mirror.node.run(f"sed -n s/^LLAMA_API_KEY=//p {key_file}").stdout.strip()
+    assert key
+    assert key not in done.text
 
 
 def test_full_disk_is_refused_before_the_first_byte(mirror: Mirror) -> None:

@@ -3,6 +3,8 @@
 import json
 import shlex
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -321,6 +323,42 @@ def test_reboot_brings_the_service_back_and_a_run_changes_nothing(served: Served
     deadline = time.monotonic() + 60
     while not served.ask("/health").endswith("\n200") and time.monotonic() < deadline:
         time.sleep(0.5)
+    assert run(served.inventory).changed == []
+
+
+def test_second_service_is_bound_where_asked_and_leaves_the_first_alone(served: Served) -> None:
+    pid = served.pid
+    want = {"service": "open", "port": 8091, "bind": "0.0.0.0"}
+    path = served.inventory_with("open.py", want)
+    run(path)
+    try:
+        lines = served.shell("ss -Hltn 'sport = :8091'").splitlines()
+        assert [line.split()[3] for line in lines] == ["0.0.0.0:8091"]
+        url = f"http://{served.node.address}:8091/v1/models"
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(url, timeout=10)
+        key = served.shell(f"sed -n s/^LLAMA_API_KEY=//p {LAYOUT.environment_path('open')}")
+        assert key != served.key
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"})
+        with urllib.request.urlopen(request, timeout=10) as response:
+            assert MODEL in response.read().decode()
+        assert run(path).changed == []
+        assert run(served.inventory).changed == []
+        assert served.pid == pid
+    finally:
+        served.shell("systemctl disable --now gpuwright-open.service")
+
+
+def test_package_lists_held_by_another_process_are_waited_for(served: Served) -> None:
+    hold = (
+        "import fcntl,time; f=open('/var/lib/apt/lists/lock','w'); fcntl.lockf(f,2); time.sleep(12)"
+    )
+    served.shell(f"systemd-run -q --unit=holder python3 -c {shlex.quote(hold)}")
+    served.shell("dpkg --purge --force-depends libgomp1")
+    try:
+        assert run(served.inventory).changed == ["Packages that the engine needs are installed"]
+    finally:
+        served.shell("systemctl stop holder || true")
     assert run(served.inventory).changed == []
 
 

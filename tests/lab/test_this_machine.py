@@ -52,6 +52,16 @@ def test_command_line_works_from_the_installed_package(node: Node) -> None:
     assert "SmolLM2-135M-Instruct" in listed
 
 
+def test_demo_without_root_rehearses_and_says_so(node: Node) -> None:
+    node.run("useradd --create-home visitor")
+    command = ["runuser", "-u", "visitor", "--", "/srv/gpuwright/.venv/bin/python", "-m"]
+    done = node.run(["env", "--chdir=/srv/gpuwright", *command, "tools.demo"])
+    text = done.stdout + done.stderr
+    assert "REHEARSAL" in text
+    assert "nothing was installed, nothing was served" in text
+    assert "The model answers" in text
+
+
 def test_other_directory_is_no_obstacle(node: Node) -> None:
     command = (
         "cd / && /srv/gpuwright/.venv/bin/pyinfra --chdir /srv/gpuwright -y "

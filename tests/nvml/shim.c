@@ -5,6 +5,8 @@
  *   cuda 13000
  *   device UUID|00000000:01:00.0|220410de|NAME|MAJOR.MINOR|TOTAL_BYTES|FREE_BYTES
  *   process DEVICE PID BYTES        (a compute process; 18446744073709551615 is "not available")
+ *   graphics DEVICE PID BYTES       (one that draws; a process may be both)
+ *   nvlink DEVICE LINK STATE        (1: active; a card without such a line has no NVLink)
  *   error FUNCTION DEVICE CODE      (DEVICE -1: calls that name no device)
  *   hang FUNCTION
  * Build with -DWITHOUT_PROCESSES_V3 for a driver that is too old to have that symbol.
@@ -27,7 +29,8 @@ struct device {
     unsigned pci, major, minor;
     unsigned long long total, free;
 };
-struct process { int device; unsigned pid; unsigned long long bytes; };
+struct process { int device, draws; unsigned pid; unsigned long long bytes; };
+struct link { int device; unsigned number, state; };
 struct failure { char function[64]; int device, code; };
 struct pci {
     char legacy[16];
@@ -39,9 +42,10 @@ struct running { unsigned pid; unsigned long long bytes; unsigned instance, comp
 
 static struct device devices[MOST];
 static struct process processes[MOST];
+static struct link links[MOST];
 static struct failure failures[MOST];
 static char hangs[MOST][64];
-static int device_count, process_count, failure_count, hang_count, loaded;
+static int device_count, process_count, link_count, failure_count, hang_count, loaded;
 static char driver[64] = "";
 static int cuda = 0;
 
@@ -54,6 +58,7 @@ static void load(void) {
     while (fgets(line, sizeof line, file)) {
         struct device *d = &devices[device_count];
         struct process *p = &processes[process_count];
+        struct link *l = &links[link_count];
         struct failure *f = &failures[failure_count];
         if (sscanf(line, "driver %63s", driver) == 1) continue;
         if (sscanf(line, "cuda %d", &cuda) == 1) continue;
@@ -63,6 +68,11 @@ static void load(void) {
             device_count++;
         else if (sscanf(line, "process %d %u %llu", &p->device, &p->pid, &p->bytes) == 3)
             process_count++;
+        else if (sscanf(line, "graphics %d %u %llu", &p->device, &p->pid, &p->bytes) == 3) {
+            p->draws = 1;
+            process_count++;
+        } else if (sscanf(line, "nvlink %d %u %u", &l->device, &l->number, &l->state) == 3)
+            link_count++;
         else if (sscanf(line, "error %63s %d %d", f->function, &f->device, &f->code) == 3)
             failure_count++;
     }
@@ -154,10 +164,23 @@ int nvmlDeviceGetMemoryInfo(void *handle, struct memory *out) {
     return 0;
 }
 
-static int running(void *handle, unsigned *count, struct running *out) {
+int nvmlDeviceGetNvLinkState(void *handle, unsigned link, unsigned *state) {
+    int any = 0;
+    OF(handle);
+    for (int i = 0; i < link_count; i++) {
+        if (links[i].device != number(handle)) continue;
+        any = 1;
+        if (links[i].number != link) continue;
+        *state = links[i].state;
+        return 0;
+    }
+    return any ? INVALID_ARGUMENT : NOT_SUPPORTED;
+}
+
+static int running(void *handle, int draws, unsigned *count, struct running *out) {
     unsigned found = 0, room = *count;
     for (int i = 0; i < process_count; i++) {
-        if (processes[i].device != number(handle)) continue;
+        if (processes[i].device != number(handle) || processes[i].draws != draws) continue;
         if (out && found < room) {
             memset(&out[found], 0, sizeof *out);
             out[found].pid = processes[i].pid;
@@ -169,14 +192,15 @@ static int running(void *handle, unsigned *count, struct running *out) {
     return found > room ? INSUFFICIENT_SIZE : 0;
 }
 
-#ifndef WITHOUT_PROCESSES_V3
-int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, struct running *out) {
-    OF(handle);
-    return running(handle, count, out);
-}
-#endif
+#define LISTED(name, draws)                                                  \
+    int name(void *handle, unsigned *count, struct running *out) {           \
+        OF(handle);                                                          \
+        return running(handle, draws, count, out);                           \
+    }
 
-int nvmlDeviceGetComputeRunningProcesses_v2(void *handle, unsigned *count, struct running *out) {
-    OF(handle);
-    return running(handle, count, out);
-}
+#ifndef WITHOUT_PROCESSES_V3
+LISTED(nvmlDeviceGetComputeRunningProcesses_v3, 0)
+LISTED(nvmlDeviceGetGraphicsRunningProcesses_v3, 1)
+#endif
+LISTED(nvmlDeviceGetComputeRunningProcesses_v2, 0)
+LISTED(nvmlDeviceGetGraphicsRunningProcesses_v2, 1)

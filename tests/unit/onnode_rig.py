@@ -42,6 +42,17 @@ def run(
     return carry.parse(finished.stdout.splitlines()), finished
 
 
+def in_namespace(script: str) -> "subprocess.CompletedProcess[str]":
+    """Run a shell script where a filesystem can be mounted that goes when the script ends."""
+    return subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=program_environment(),
+    )
+
+
 Handler = Callable[["Exchange"], None]
 
 
@@ -130,3 +141,20 @@ def put(root: Path, files: Mapping[str, str | bytes]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return root
+
+
+def listen(
+    root: Path, port: int, unit: str, *, pid: int | None = 77, process: str = "llama-server"
+) -> None:
+    """Let a process of `unit` hold 127.0.0.1:`port` of a fake node; no `pid`: none that is seen."""
+    row = f"0: 0100007F:{port:04X} 0:0 0A 0:0 0:0 0 0 0 5150 1"
+    table = f"head\n {row}\n 1: 0100007F:0016 0:0 0A 0:0 0:0 0 0 0 99 1\n"
+    put(root, {"/proc/net/tcp": table})
+    for held in root.glob("proc/*/fd"):
+        (held / "3").unlink(missing_ok=True)
+    if pid is not None:
+        place = f"/proc/{pid}"
+        cgroup = f"0::/system.slice/{unit}\n"
+        put(root, {f"{place}/comm": f"{process}\n", f"{place}/cgroup": cgroup})
+        (root / f"proc/{pid}/fd").mkdir(exist_ok=True)
+        (root / f"proc/{pid}/fd/3").symlink_to("socket:[5150]")

@@ -4,8 +4,11 @@ import copy
 
 import pytest
 
+from gpuwright.plan import Plan
 from gpuwright.refusals import WantError
+from gpuwright.site import UNTOLD_BYTES
 from tests.unit.decisions import GIB, decided, planned, refused, setting, why_not
+from tools.golden import WANTS, golden
 
 # Drivers, cards and wheels
 
@@ -157,7 +160,7 @@ def test_a_plan_holds_still_while_its_service_runs():
     def running(node):
         device = node["gpus"]["devices"][0]
         device["processes"] = [{"pid": 5, "used_bytes": 21 * GIB}]
-        device["memory_free_bytes"] = 2 * GIB
+        device["memory_free_bytes"] -= 21 * GIB
         node["memory"]["available_bytes"] = 9 * GIB
         node["ours"]["service"] = {
             "unit": "gpuwright-llm.service",
@@ -176,3 +179,112 @@ def test_a_card_that_others_fill_is_refused_with_what_they_hold():
     refusal = refused("1x3090", {"engine": "vllm", "model": "gemma-4-26b"}, change)
     assert any("20.00 GiB held by others" in reason for reason in refusal.reasons)
     assert any("without the 20.00 GiB that others hold" in each for each in refusal.remedies)
+
+
+@pytest.mark.parametrize("want", WANTS)
+def test_a_desktop_beside_our_service_leaves_the_plan_as_it_is(want):
+    assert golden("1x3090-desktop-serving", want) == golden("1x3090-desktop", want)
+
+
+def running(*pids):
+    return {"unit": "gpuwright-llm.service", "active": "active", "main_pid": 5, "pids": list(pids)}
+
+
+def in_use(*, held, processes, service=None, virtualization="none"):
+    """A 3090 of whose memory `held` MiB are in use beside the driver's own."""
+
+    def change(node):
+        device = node["gpus"]["devices"][0]
+        device["memory_free_bytes"] -= held * 2**20
+        device["processes"] = processes
+        node["virtualization"] = virtualization
+        node["ours"]["service"] = service
+
+    return change
+
+
+def process(pid, used):
+    return {"pid": pid, "used_bytes": used and used * 2**20, "kind": "compute"}
+
+
+QWEN = {"model": "qwen3.6-27b"}
+
+
+@pytest.mark.parametrize("virtualization", ["none", "lxc", "wsl", "docker"])
+@pytest.mark.parametrize("used", [None, 20000])
+@pytest.mark.parametrize("desktop", [[], [process(9, 1024)], [process(9, None)], None])
+def test_a_plan_never_changes_because_our_service_runs(virtualization, used, desktop):
+    """At worst there is a refusal where nobody can say what a plan may take."""
+    others = 1024 if desktop else 0
+    both = None if desktop is None else [*desktop, process(5, used)]
+    idle, serving = (
+        decided("1x3090", QWEN, change)
+        for change in (
+            in_use(held=others, processes=desktop, virtualization=virtualization),
+            in_use(
+                held=others + 20000,
+                processes=both,
+                service=running(5),
+                virtualization=virtualization,
+            ),
+        )
+    )
+    told = not desktop or (desktop[0]["used_bytes"] and used)
+    if told or virtualization != "none":
+        assert isinstance(idle, Plan)
+        assert isinstance(serving, Plan)
+    if isinstance(idle, Plan) and isinstance(serving, Plan):
+        assert serving == idle
+
+
+def test_where_processes_cannot_be_told_apart_a_desktops_share_is_left_free():
+    alone = planned("1x3090", QWEN)
+    for processes, virtualization in ((None, "none"), ([], "wsl"), ([process(5, 9000)], "lxc")):
+        change = in_use(held=1400, processes=processes, virtualization=virtualization)
+        memory = planned("1x3090", QWEN, change).memory
+        assert alone.memory.available_bytes - memory.available_bytes == UNTOLD_BYTES
+
+
+@pytest.mark.parametrize(
+    ("processes", "virtualization", "most"),
+    [([], "none", "0.69"), ([process(9, None)], "none", "0.69"), (None, "none", "2.19")],
+)
+def test_use_that_a_running_service_would_hide_is_refused(processes, virtualization, most):
+    change = in_use(held=3072, processes=processes, virtualization=virtualization)
+    refusal = refused("1x3090", QWEN, change)
+    assert (
+        f"GPU 0 (NVIDIA GeForce RTX 3090): needs at most {most} GiB in use by what the driver "
+        "gives no size of, found 3.43 GiB"
+    ) in refusal.reasons
+    assert any("GPU 0 stopped" in remedy for remedy in refusal.remedies)
+
+
+def test_use_that_no_process_accounts_for_is_not_planned_in_either_state():
+    idle = in_use(held=4096, processes=[process(9, 1024)])
+    serving = in_use(
+        held=4096 + 9000, processes=[process(9, 1024), process(5, 9000)], service=running(5)
+    )
+    plan = planned("1x3090", QWEN, idle)
+    assert plan == planned("1x3090", QWEN, serving)
+    taken = planned("1x3090", QWEN).memory.available_bytes - plan.memory.available_bytes
+    assert 3072 * 2**20 < taken <= 4096 * 2**20
+
+
+def test_a_card_that_others_fill_to_the_brim_is_refused():
+    change = in_use(held=24100, processes=[process(9, 24100)])
+    for engine in ("vllm", "sglang", "llama.cpp"):
+        refusal = refused("1x3090", QWEN | {"engine": engine}, change)
+        assert any("0.00 GiB can be had" in reason for reason in refusal.reasons)
+
+
+@pytest.mark.parametrize("size", [0, None])
+def test_a_card_without_a_size_is_refused(size):
+    refusal = refused("1x3090", QWEN, card(memory_total_bytes=size))
+    assert "NVIDIA GeForce RTX 3090: needs a memory size, found unknown" in refusal.reasons
+
+
+def test_a_pinned_tensor_parallel_size_is_honoured_or_refused():
+    refusal = refused("cpu-debian12", {"tensor_parallel_size": 2})
+    assert any(reason.endswith("found the CPU alone") for reason in refusal.reasons)
+    refusal = refused("1x3090", {"engine": "llama.cpp", "tensor_parallel_size": 2})
+    assert any("which splits layers" in reason for reason in refusal.reasons)

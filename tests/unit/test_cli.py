@@ -30,7 +30,7 @@ def test_bad_input_exits_2_with_one_line_per_fault(capsys):
     assert main(["explain", "--host", CPU, "--set", "prot=1", "--set", "port=0"]) == 2
     assert capsys.readouterr().err.splitlines() == [
         "gpuwright: prot: unknown key; nearest: port",
-        "gpuwright: port: needs 1 to 65,535, found 0",
+        "gpuwright: port: needs 1,024 to 65,535, found 0",
     ]
 
 

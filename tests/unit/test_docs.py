@@ -24,7 +24,7 @@ from gpuwright.selection import decide
 from gpuwright.units import render_unit
 from gpuwright.want import KEYS, Want
 from tests.nvml import rigs
-from tests.unit.onnode_rig import put, run, site
+from tests.unit.onnode_rig import listen, put, run, site
 from tools import golden
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,17 +103,19 @@ def test_run_options_on_the_want_page_are_those_that_deploys_read() -> None:
 
 SYSTEMCTL = """#!/bin/sh
 echo LoadState=loaded ActiveState=active SubState=running UnitFileState=enabled MainPID=77 \
-Result=success NRestarts=0 NeedDaemonReload=no ControlGroup=/system.slice/x.service | tr ' ' '\\n'
+Result=success NRestarts=0 NeedDaemonReload=no ControlGroup=/system.slice/x.service \
+FragmentPath=/x.service DropInPaths=/x.conf | tr ' ' '\\n'
 """
 NODE = {
     "/etc/passwd": "root:x:0:0::/:/bin/sh\ngpuwright:x:998:998::/nonexistent:/bin/false\n",
+    "/etc/group": "root:x:0:\n",
     "/etc/gpuwright/services/llm.env": "LLAMA_API_KEY=0123456789abcdef\n",
     "/var/lib/gpuwright/plans/llm.json": "{}",
+    "/var/cache/gpuwright/build/k/object.o": "left",
     "/var/lib/dpkg/status": "Package: cmake\nStatus: install ok installed\nVersion: 3.25\n",
     "/proc/1/comm": "systemd\n",
     "/proc/cpuinfo": "model name\t: A CPU\nflags\t: avx2\n",
     "/proc/self/mountinfo": "1 0 8:1 / / rw - ext4 /dev/sda rw\n",
-    "/proc/net/tcp": "head\n 0: 0100007F:1F90 0:0 0A 0:0 0:0 0 0 0 5150 1\n",
     "/proc/77/environ": "GPUWRIGHT_PLAN=abc\0",
     "/run/systemd/system/x": "",
     "/sys/bus/pci/devices/0000:01:00.0/class": "0x030000\n",
@@ -121,7 +123,7 @@ NODE = {
     "/sys/bus/pci/devices/0000:01:00.0/device": "0x2204\n",
     "/sys/fs/cgroup/system.slice/x.service/cgroup.procs": "77\n",
 }
-OPEN = {"disks", "packages", "ours.files", "ours.stamps"}
+OPEN = {"disks", "packages", "ours.files", "ours.stamps", "ours.partials"}
 """Mappings whose keys are names from the node, not ours."""
 
 
@@ -140,6 +142,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }
     spec = {"root": str(root), "service": "llm", "disks": ["/"], "packages": ["cmake"]}
     with site(lambda exchange: exchange.reply_json({"data": [{"id": "a"}]})) as engine:
+        listen(root, engine.port, "gpuwright-llm.service")
         answer, finished = run("probe", spec | {"port": engine.port}, environment=environment)
     assert finished.returncode == 0
     return answer

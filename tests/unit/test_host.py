@@ -23,19 +23,43 @@ def test_use_by_our_own_service_is_not_use_by_others():
     device = data["gpus"]["devices"][0]
     device["processes"] = [
         {"pid": 77, "used_bytes": 20000 * MIB},
-        {"pid": 78, "used_bytes": 300 * MIB},
+        {"pid": 78, "used_bytes": 300 * MIB, "kind": "graphics"},
     ]
     device["memory_free_bytes"] -= 20300 * MIB
     data["ours"]["service"] = service(active="active", main_pid=77)
     gpu = Host.from_document(data).gpus[0]
     assert gpu.others_bytes == 300 * MIB
-    assert gpu.unexplained_bytes == 0
+    # What the driver keeps for itself, as on the idle card.
+    assert gpu.unexplained_bytes == 440 * MIB
 
 
 def test_use_that_no_process_admits_to_is_unexplained():
     data = document("1x3090")
     data["gpus"]["devices"][0]["memory_free_bytes"] -= 5000 * MIB
     assert Host.from_document(data).gpus[0].unexplained_bytes == 5440 * MIB
+
+
+def test_use_is_unknown_where_our_own_processes_have_no_size():
+    data = document("1x3090")
+    data["gpus"]["devices"][0]["processes"] = [{"pid": 77, "used_bytes": None}]
+    data["ours"]["service"] = service(main_pid=77)
+    gpu = Host.from_document(data).gpus[0]
+    assert (gpu.others_bytes, gpu.unexplained_bytes, gpu.sized) == (0, None, False)
+
+
+@pytest.mark.parametrize("virtualization", ["lxc", "docker", "systemd-nspawn", "wsl", None])
+def test_processes_with_numbers_of_another_kernel_are_nobodys(virtualization):
+    data = document("1x3090-desktop") | {"virtualization": virtualization}
+    gpu = Host.from_document(data).gpus[0]
+    assert not gpu.listed
+    assert gpu.others_bytes == 0
+
+
+def test_whether_a_service_runs_may_be_unknown():
+    data = document("1x3090")
+    for active, runs in (("active", True), ("inactive", False), (None, None)):
+        data["ours"]["service"] = service(active=active)
+        assert Host.from_document(data).service.active is runs
 
 
 def service(**changes):
@@ -83,6 +107,13 @@ PATHS = [
     ("systemd", "version"),
     ("ours", "stamps"),
     ("ours", "service"),
+    ("ours", "files"),
+    ("ours", "partials"),
+    ("packages",),
+    ("cpu", "threads"),
+    ("gpus", "devices", 0, "memory_free_bytes"),
+    ("gpus", "devices", 0, "processes"),
+    ("gpus", "devices", 0, "nvlink"),
     ("gpus", "devices", 0, "memory_total_bytes"),
     ("gpus", "devices", 0, "compute_capability"),
     ("gpus", "devices", 0, "name"),
@@ -120,6 +151,20 @@ def put(data, path, value):
 @pytest.mark.parametrize("path", PATHS)
 def test_whatever_the_probe_may_not_know_may_be_null(path):
     Host.from_document(put(document("1x3090"), path, None))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("memory", "total_bytes"),
+        ("cpu", "threads"),
+        ("gpus", "devices", 0, "memory_total_bytes"),
+        ("gpus", "devices", 0, "memory_free_bytes"),
+    ],
+)
+def test_a_size_below_nothing_is_a_host_error(path):
+    with pytest.raises(HostError, match="needs 0 or more, found -1"):
+        Host.from_document(put(document("1x3090"), path, -1))
 
 
 @given(st.sampled_from(PATHS), WRONG)

@@ -36,6 +36,11 @@ def test_llama_server_on_the_cpu_says_all_that_the_plan_decided():
     assert start.environment == {}
 
 
+def test_llama_server_is_given_a_pinned_context_as_it_is():
+    plan = planned("cpu-debian12", {"max_model_len": 1000, "max_num_seqs": 3})
+    assert value(started(plan), "--ctx-size") == "3000"
+
+
 def test_llama_server_on_cards_takes_every_layer_and_splits_by_room():
     plan = planned("2x3090-pcie", {"model": "qwen3.6-27b", "engine": "llama.cpp", "gpus": [0, 1]})
     start = started(plan)

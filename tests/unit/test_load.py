@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from gpuwright.load import MATRIX, load_matrix
-from gpuwright.refusals import MatrixError
+from gpuwright.refusals import MatrixError, WantError
 
 
 @pytest.fixture
@@ -197,13 +197,35 @@ def test_an_operators_models_come_after_ours(tmp_path):
 def test_an_operators_file_that_repeats_a_model_is_refused(tmp_path):
     path = tmp_path / "models.yaml"
     path.write_text((MATRIX / "models.yaml").read_text())
-    with pytest.raises(MatrixError, match="two rows have it"):
+    with pytest.raises(WantError, match="two rows have it") as caught:
         load_matrix(path)
+    assert all(fault.startswith(f"extra_models: {path}: ") for fault in caught.value.faults)
+
+
+def test_a_wrong_row_of_an_operators_file_is_the_operators_fault_and_names_the_file(tmp_path):
+    path = tmp_path / "models.yaml"
+    path.write_text("- {id: mine}\n")
+    with pytest.raises(WantError) as caught:
+        load_matrix(path)
+    assert f"extra_models: {path}[0].checkpoints: missing" in caught.value.faults
+
+
+@pytest.mark.parametrize("id_", ["../mine", "mine/1", ".partial", "my model", ""])
+def test_a_checkpoint_has_an_id_that_can_name_a_directory(copy, id_):
+    edit(copy, "models.yaml", lambda rows: rows[0]["checkpoints"][0].update(id=id_))
+    assert faults(copy) == (f"models.yaml[0].checkpoints[0].id: {id_!r} cannot name a directory",)
 
 
 def test_an_operators_file_that_is_missing_is_named(tmp_path):
-    with pytest.raises(MatrixError, match="No such file"):
-        load_matrix(tmp_path / "none.yaml")
+    path = tmp_path / "none.yaml"
+    with pytest.raises(WantError) as caught:
+        load_matrix(path)
+    assert caught.value.faults == (f"extra_models: {path}: No such file or directory",)
+
+
+def test_an_operators_file_that_is_a_directory_is_named(tmp_path):
+    with pytest.raises(WantError, match=r"extra_models: .*Is a directory"):
+        load_matrix(tmp_path)
 
 
 def test_refuses_a_hazard_that_sets_what_no_engine_is_told(copy):

@@ -296,6 +296,36 @@ def test_a_pinned_number_of_requests_is_refused_rather_than_lowered():
     assert "512 requests" in short.sentence()
 
 
+def test_llama_cpp_reckons_with_what_the_engine_makes_of_a_context():
+    asked, rounded = (
+        llama_cpp.fit(request(LLAMA_8B, "f16", 24 * GIB, max_model_len=tokens))
+        for tokens in (1000, 1024)
+    )
+    assert (asked.max_model_len, rounded.max_model_len) == (1000, 1024)
+    assert asked.memory == rounded.memory
+
+
+@pytest.mark.parametrize("fit", [vllm.fit, sglang.fit, llama_cpp.fit])
+def test_a_device_of_which_nothing_is_left_is_a_shortage(fit):
+    asked = request(LLAMA_8B, "bf16", 24 * GIB)
+    for device in (
+        DeviceMemory(name="GPU", total_bytes=0, available_bytes=0),
+        DeviceMemory(name="GPU", total_bytes=24 * GIB, available_bytes=0),
+    ):
+        short = fit(replace(asked, devices=(device,)))
+        assert isinstance(short, OutOfMemory)
+        assert short.needed_bytes > 0
+
+
+def test_llama_cpps_prompt_cache_changes_between_the_sizes_that_machines_have():
+    changes = [
+        size
+        for size in range(GIB, 64 * GIB, GIB // 4)
+        if llama_cpp.prompt_cache_bytes(size) != llama_cpp.prompt_cache_bytes(size - 1)
+    ]
+    assert changes == [size * GIB for size in (2, 6, 10, 14, 18, 22, 26, 30)]
+
+
 def test_llama_cpp_gives_up_slots_before_a_pinned_context():
     asked = request(QWEN_27B, "f16", 16 * GIB, max_model_len=131072, ram_bytes=64 * GIB)
     fit = llama_cpp.fit(asked)

@@ -2,9 +2,13 @@
 
 import pytest
 
+from gpuwright.fetching import RESERVE_BYTES
+from gpuwright.node_rules import DISK_MARGIN_BYTES
 from gpuwright.refusals import Refusal
 from tests.unit.decisions import GIB, decided, planned, refused, setting, why_not
 from tools.golden import document
+
+SMALL = {"model": "smollm2"}
 
 # The CPU
 
@@ -194,6 +198,78 @@ def test_refuses_a_disk_that_is_too_small_for_the_build_unless_it_is_built():
     assert planned("cpu-debian12", {"model": "smollm2"}, built)
 
 
+def test_what_an_interrupted_download_left_is_not_missing():
+    change = free(models=1.05)
+    assert "found 1.05 GiB free" in refused("cpu-debian12", SMALL, change).reasons[0]
+
+    def interrupted(node):
+        change(node)
+        store = "/var/lib/gpuwright/models/smollm2-135m-instruct-q4_1"
+        node["ours"]["partials"] = {f"{store}/.partial": 160 * 2**20}
+
+    assert planned("cpu-debian12", SMALL, interrupted)
+
+
+def test_what_another_models_download_left_is_no_room_for_this_one():
+    def change(node):
+        free(models=1.05)(node)
+        node["ours"]["partials"] = {"/var/lib/gpuwright/models/other/.partial": 10 * GIB}
+
+    assert refused("cpu-debian12", SMALL, change)
+
+
+def test_what_an_interrupted_build_left_is_room_for_the_next():
+    change = free(gpuwright=1.9)
+    assert "the build" in refused("cpu-debian12", SMALL, change).reasons[0]
+
+    def interrupted(node):
+        change(node)
+        node["ours"]["partials"] = {"/var/cache/gpuwright/build": GIB // 2}
+
+    assert planned("cpu-debian12", SMALL, interrupted)
+
+
+def test_a_file_that_is_gone_is_missing_whatever_its_stamp_says():
+    file = planned("cpu-debian12").files[0]
+    store = "/var/lib/gpuwright/models/smollm2-135m-instruct-q4_1"
+
+    def change(node):
+        free(models=0.3)(node)
+        stamp = {"schema": 1, "files": {file.path: {"bytes": file.bytes, "sha256": file.sha256}}}
+        node["ours"]["stamps"] = {f"{store}/gpuwright.json": stamp}
+        node["ours"]["files"] = {f"{store}/{file.path}": None}
+
+    assert refused("cpu-debian12", SMALL, change)
+
+
+def test_a_build_of_another_release_is_not_the_one_that_is_wanted():
+    def change(node):
+        free(gpuwright=0.5)(node)
+        node["ours"]["stamps"] = {"/opt/gpuwright/engines/llama.cpp-b1-abc/gpuwright.json": {}}
+
+    assert refused("cpu-debian12", SMALL, change)
+
+
+def test_a_plan_leaves_as_much_room_as_the_downloads_ask_for():
+    assert DISK_MARGIN_BYTES == RESERVE_BYTES
+
+
+def test_model_source_and_build_on_one_filesystem_are_added_up():
+    def on_one(**sizes):
+        def change(node):
+            for disk in node["disks"].values():
+                disk["mount"] = "/"
+                disk["free_bytes"] = int(2.3 * GIB)
+            node["ours"]["partials"] = sizes.get("partials", {})
+
+        return change
+
+    sentence = refused("cpu-debian12", SMALL, on_one()).reasons[0]
+    assert "smollm2-135m-instruct-q4_1 and its source and the build and the engine" in sentence
+    left = {"/var/cache/gpuwright/build": GIB // 2}
+    assert planned("cpu-debian12", SMALL, on_one(partials=left))
+
+
 def test_room_on_one_filesystem_is_counted_once():
     def change(node):
         for disk in node["disks"].values():
@@ -206,6 +282,66 @@ def test_room_on_one_filesystem_is_counted_once():
 def test_free_space_that_is_unknown_is_said():
     plan = planned("cpu-debian12", None, setting("disks", "/var/lib/gpuwright/models", to=None))
     assert "free space below /var/lib/gpuwright/models is unknown" in plan.warnings
+
+
+# Directories that the operator chose
+
+GOOD = {"type": "dir", "mode": "0755", "owner": "root", "group": "root"}
+
+
+def standing(path, **changes):
+    return setting("ours", "files", to={path: GOOD | changes})
+
+
+@pytest.mark.parametrize("key", ["model_store", "cache"])
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"type": "link", "mode": "0777"}, "needs a directory, found a link"),
+        ({"type": "file"}, "needs a directory, found another kind of file"),
+        ({"owner": "me"}, "needs a directory of root's, found mode 0755, owner me"),
+        (
+            {"mode": "0775"},
+            "needs a directory that root alone writes to, found mode 0775, owner root",
+        ),
+        (
+            {"mode": "1777"},
+            "needs a directory that root alone writes to, found mode 1777, owner root",
+        ),
+        (
+            {"mode": "0750"},
+            "needs a directory that the service's user may enter and read, found mode 0750, "
+            "owner root",
+        ),
+    ],
+)
+def test_refuses_a_directory_that_is_not_safe_or_not_readable(key, changes, reason):
+    refusal = refused("cpu-debian12", {key: "/srv/ours"}, standing("/srv/ours", **changes))
+    assert refusal.reasons == (f"{key} /srv/ours: {reason}",)
+
+
+def test_a_link_is_refused_with_what_to_name_instead():
+    refusal = refused("cpu-debian12", {"cache": "/srv/c"}, standing("/srv/c", type="link"))
+    assert refusal.remedies == ("the path that the link leads to, in its place",)
+
+
+@pytest.mark.parametrize("entry", [None, GOOD, GOOD | {"mode": "2755"}, GOOD | {"owner": "0"}])
+def test_a_directory_that_is_absent_or_roots_own_is_taken(entry):
+    change = setting("ours", "files", to={"/srv/models": entry})
+    assert planned("cpu-debian12", {"model_store": "/srv/models"}, change)
+
+
+@pytest.mark.parametrize("path", ["/var/lib/gpuwright/models", "/var/cache/gpuwright"])
+def test_our_own_directories_are_repaired_but_not_through_a_link(path):
+    assert planned("cpu-debian12", {}, standing(path, mode="0777", owner="me"))
+    assert refused("cpu-debian12", {}, standing(path, type="link"))
+    assert refused("cpu-debian12", {}, standing(path, type="file"))
+
+
+@pytest.mark.parametrize("key", ["files", "stamps", "partials"])
+def test_what_nobody_could_look_at_is_not_held_against_a_node(key):
+    change = setting("ours", key, to=None)
+    assert planned("cpu-debian12", {"model_store": "/srv/models"}, change)
 
 
 def test_refuses_a_model_that_ram_does_not_hold():

@@ -20,7 +20,7 @@ from gpuwright import carry
 from gpuwright.onnode.archives import unpack
 from gpuwright.onnode.outcome import NodeError
 from gpuwright.onnode.workshop import c_compiler, first_error, source_directory, steps
-from tests.unit.onnode_rig import program_environment, put, run
+from tests.unit.onnode_rig import in_namespace, program_environment, put, run
 
 CMAKE = """cmake_minimum_required(VERSION 3.18)
 project(tiny C CXX)
@@ -102,6 +102,77 @@ def test_an_engine_that_stands_is_kept_and_a_changed_one_is_built_again(tmp_path
     binary.write_bytes(binary.read_bytes()[:-1])
     assert run("build", wanted)[0]["engine"] == "built"
     assert leftovers(tmp_path) == []
+
+
+def test_a_changed_engine_is_built_again_although_its_stamp_says_nothing_of_it(tmp_path: Path):
+    wanted = spec(tmp_path)
+    run("build", wanted)
+    binary = Path(wanted["engine_dir"]) / "bin" / "tiny-server"
+    found = binary.stat()
+    with binary.open("r+b") as file:
+        file.write(b"!")
+    os.utime(binary, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert run("build", wanted)[0]["engine"] == "built"
+    assert subprocess.run([binary], capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "stamp",
+    [
+        "junk",
+        "[]",
+        '{"key": "k1"}',
+        '{"key": "k1", "files": ["bin/tiny-server"]}',
+        '{"key": "k1", "files": {"bin/tiny-server": 7}}',
+        '{"key": "k1", "files": {"README": {}}}',
+        None,
+    ],
+)
+def test_an_engine_whose_stamp_is_none_is_built_again(tmp_path: Path, stamp: str | None):
+    engine = tmp_path / "engines" / "tiny-1-k1"
+    put(engine, {"bin/tiny-server": "x", "README": "x"})
+    put(engine, {"gpuwright.json/x": ""} if stamp is None else {"gpuwright.json": stamp})
+    assert run("build", spec(tmp_path))[0]["engine"] == "built"
+    assert leftovers(tmp_path) == []
+
+
+def test_links_in_the_place_of_leftovers_are_removed_and_not_followed(tmp_path: Path):
+    precious = put(tmp_path / "elsewhere", {"bin/precious": "x"})
+    put(tmp_path, {"engines/x": "", "work/x": ""})
+    for link in ("engines/tiny-1-k1.partial", "engines/tiny-1-k1", "work/tiny-1-k1"):
+        (tmp_path / link).symlink_to(precious)
+    assert run("build", spec(tmp_path))[0]["engine"] == "built"
+    assert [path.name for path in precious.rglob("*")] == ["bin", "precious"]
+    assert not (tmp_path / "engines" / "tiny-1-k1").is_symlink()
+
+
+@pytest.mark.parametrize("part", ["unpack", "compile", "install"])
+def test_a_disk_that_fills_up_is_named_and_left_as_it_was(
+    small_disk: Path, tmp_path: Path, part: str
+):
+    big = "x" * 6_000_000
+    files = dict(GOOD)
+    if part == "unpack":
+        files["tiny-1/big"] = big
+    elif part == "compile":
+        files["tiny-1/llama/tiny.cpp"] += "char big[8000000] = {1};\n"
+    (tmp_path / "work").mkdir()
+    places = {
+        "work_dir": str(small_disk / "work"),
+        "engine_dir": str(small_disk / "engines" / "tiny-1-k1"),
+    }
+    if part == "install":
+        # The compiler has room; the engine's own filesystem is full.
+        files["tiny-1/llama/tiny.cpp"] += "char big[8000000] = {1};\n"
+        places["work_dir"] = str(tmp_path / "work")
+    line = carry.command("build", spec(tmp_path, files, ccache_dir=None, **places))
+    done = in_namespace(
+        f"mount -t tmpfs -o size=5m none {small_disk}; mkdir {small_disk}/engines\n"
+        f"{line}\ncd {small_disk}; find . -type f; ls engines"
+    )
+    answer = json.loads(done.stdout)
+    assert f"no space is left on the filesystem {small_disk}" in answer["error"]
+    assert list((tmp_path / "work").iterdir()) == []
 
 
 def test_leftovers_of_a_killed_build_are_cleared(tmp_path: Path):

@@ -24,11 +24,6 @@ from tests.unit.onnode_sources import (
 )
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "models" / "smol"
-
-
 def test_fetches_verifies_and_stamps(store: Path):
     with site(whole) as server:
         answer, _ = run("fetch", spec(store, url(server)))
@@ -57,38 +52,6 @@ def test_a_second_run_asks_nobody_and_writes_nothing(store: Path):
     assert answer["files"] == {"m.gguf": "kept"}
     assert server.seen == []
     assert (store / "gpuwright.json").stat().st_mtime_ns == stamp
-
-
-def test_full_verification_does_not_trust_the_stamp(store: Path):
-    with site(whole) as server:
-        run("fetch", spec(store, url(server)))
-        path = store / "m.gguf"
-        found = path.stat()
-        with path.open("r+b") as file:
-            file.write(bytes([CONTENT[0] ^ 1]))
-        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
-        quick, _ = run("fetch", spec(store, url(server)))
-        full, _ = run("fetch", spec(store, url(server)) | {"verify": "full"})
-    assert quick["files"] == {"m.gguf": "kept"}
-    assert full["files"] == {"m.gguf": "fetched"}
-    assert path.read_bytes() == CONTENT
-
-
-def test_a_right_file_of_another_time_is_verified_not_fetched(store: Path):
-    store.mkdir(parents=True)
-    (store / "m.gguf").write_bytes(CONTENT)
-    answer, _ = run("fetch", spec(store))
-    assert answer["files"] == {"m.gguf": "verified"}
-    assert run("fetch", spec(store))[0]["files"] == {"m.gguf": "kept"}
-
-
-def test_a_file_that_was_changed_since_is_replaced(store: Path):
-    with site(whole) as server:
-        run("fetch", spec(store, url(server)))
-        (store / "m.gguf").write_bytes(b"x" + CONTENT[1:])
-        answer, _ = run("fetch", spec(store, url(server)))
-    assert answer["files"] == {"m.gguf": "fetched"}
-    assert (store / "m.gguf").read_bytes() == CONTENT
 
 
 def test_resumes_where_an_earlier_run_stopped(store: Path):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.nvml import rigs
-from tests.unit.onnode_rig import Exchange, put, run, site
+from tests.unit.onnode_rig import Exchange, listen, put, run, site
 
 KEY = "0123456789abcdef"
 UNIT = "gpuwright-llm.service"
@@ -48,7 +48,11 @@ class Node:
         text = "\n".join(f"{k}={v}" for k, v in {**STATE, **changed}.items())
         self.script("systemctl", f"cat <<'END'\n{text}\nEND")
 
-    def gate(self, port: int, **more: Any) -> dict[str, Any]:
+    def gate(
+        self, port: int, *, listening: str = UNIT, pid: int | None = 77, **more: Any
+    ) -> dict[str, Any]:
+        """The gate's answer where `port` is held by the unit `listening`."""
+        listen(self.root, port, listening, pid=pid)
         spec = {
             "unit": UNIT,
             "bind": "127.0.0.1",
@@ -131,6 +135,10 @@ def test_a_model_that_loads_for_ever_is_given_up_at_the_deadline(node: Node):
 
 def test_nothing_on_the_port_is_said(node: Node):
     assert "nothing listens on 127.0.0.1:1" in node.gate(1, deadline_seconds=0.5)["error"]
+    with site(serving()) as server:
+        spec = {"bind": "127.0.0.2", "deadline_seconds": 0.5}
+        assert "nothing listens on 127.0.0.2" in node.gate(server.port, **spec)["error"]
+        assert server.seen == []
 
 
 def test_a_failed_unit_ends_the_wait_at_once(node: Node):
@@ -171,21 +179,35 @@ def test_another_model_is_named(node: Node):
     assert answer["error"] == f"{UNIT} serves other, needed smol"
 
 
-def test_somebody_else_on_the_port_is_named_although_he_answers(node: Node):
+def test_somebody_else_on_the_port_is_named_and_is_not_asked(node: Node):
     with site(serving()) as server:
-        table = f"head\n 0: 0100007F:{server.port:04X} 0:0 0A 0:0 0:0 0 0 0 5150 1\n"
-        put(
-            node.root,
-            {
-                "/proc/net/tcp": table,
-                "/proc/99/comm": "vllm\n",
-                "/proc/99/cgroup": "0::/system.slice/old.service\n",
-            },
-        )
-        (node.root / "proc/99/fd").mkdir()
-        (node.root / "proc/99/fd/3").symlink_to("socket:[5150]")
-        answer = node.gate(server.port, deadline_seconds=50)
-    assert f"is held by vllm (pid 99, old.service), not by {UNIT}" in answer["error"]
+        answer = node.gate(server.port, listening="old.service", deadline_seconds=50)
+        assert server.seen == [], "whoever took the port must not be given the key"
+    assert f"is held by llama-server (pid 77, old.service), not by {UNIT}" in answer["error"]
+
+
+def test_nobody_is_asked_while_who_listens_cannot_be_told(node: Node):
+    with site(serving()) as server:
+        answer = node.gate(server.port, pid=None, deadline_seconds=50)
+        assert server.seen == []
+    assert answer["error"] == f"who listens on 127.0.0.1:{server.port} cannot be told"
+
+
+def test_the_key_is_sent_when_it_is_needed_and_not_before(node: Node):
+    with site(serving()) as server:
+        assert node.gate(server.port)["ok"] is True
+        sent = [(path, headers.get("Authorization")) for _, path, headers in server.seen]
+    assert sent[0] == ("/health", None)
+    assert {key for path, key in sent if path != "/health"} == {f"Bearer {KEY}"}
+
+
+def test_the_first_of_several_keys_is_sent_and_none_is_shown(node: Node):
+    second = "second-of-two-keys"
+    put(node.root, {"/etc/llm.env": f"LLAMA_API_KEY='{KEY},{second}'\r\n"})
+    node.script("journalctl", f"echo {KEY} {second}")
+    with site(serving()) as server:
+        assert node.gate(server.port)["ok"] is True
+    assert node.gate(1, deadline_seconds=0.2)["journal"] == ["*** ***"]
 
 
 @pytest.mark.parametrize(
@@ -242,7 +264,6 @@ def test_a_service_that_fell_back_to_the_cpu_does_not_pass(node: Node, library: 
 def test_in_a_container_an_open_card_has_to_do(node: Node, library: Path):
     put(node.root, {"/run/systemd/container": "lxc", "/proc/77/comm": "llama-server"})
     on_gpus(node, library, "process 0 123456 100")
-    (node.root / "proc/77/fd").mkdir()
     with site(serving()) as server:
         answer = node.gate(server.port, gpu_uuids=[rigs.uuid(0)])
         assert "runs on the CPU" in answer["error"]

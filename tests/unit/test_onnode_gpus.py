@@ -69,7 +69,8 @@ def test_two_cards_are_seen_in_pci_order(node: Path, tmp_path: Path, library: Pa
         "compute_capability": "8.6",
         "memory_total_bytes": rigs.MEMORY_3090,
         "memory_free_bytes": rigs.MEMORY_3090 - (400 << 20),
-        "processes": [{"pid": 4242, "used_bytes": None}],
+        "nvlink": False,
+        "processes": [{"pid": 4242, "used_bytes": None, "kind": "compute"}],
     }
     assert (second["index"], second["pci_address"], second["processes"]) == (1, "0000:02:00.0", [])
     assert [one["id"] for one in found["pci"]] == ["1a03:2000", "10de:2204", "10de:2204"]
@@ -175,8 +176,59 @@ def test_a_driver_too_old_for_a_call_leaves_that_value_open(
         rigs.card(0), rigs.card(1), "process 0 7 9", "error nvmlDeviceGetMemoryInfo 1 3"
     )
     first, second = gpus(node, tmp_path, old, scenario)["devices"]
-    assert first["processes"] == [{"pid": 7, "used_bytes": 9}]
+    assert first["processes"] == [{"pid": 7, "used_bytes": 9, "kind": "compute"}]
     assert second["memory_total_bytes"] is None
+
+
+def test_who_draws_on_a_card_is_told_too_and_nobody_twice(
+    node: Path, tmp_path: Path, library: Path
+):
+    lines = ("process 0 7 100", "graphics 0 7 100", "graphics 0 8 30")
+    scenario = rigs.scenario(rigs.card(0), rigs.card(1), *lines)
+    first, second = gpus(node, tmp_path, library, scenario)["devices"]
+    assert first["processes"] == [
+        {"pid": 7, "used_bytes": 100, "kind": "compute"},
+        {"pid": 8, "used_bytes": 30, "kind": "graphics"},
+    ]
+    assert second["processes"] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "processes"),
+    [
+        ("Compute", 3, None),
+        ("Compute", 4, None),
+        ("Graphics", 4, None),
+        ("Graphics", 3, [{"pid": 7, "used_bytes": 9, "kind": "compute"}]),
+    ],
+    ids=["compute unsupported", "compute forbidden", "graphics forbidden", "card cannot draw"],
+)
+def test_a_list_of_processes_that_is_not_whole_is_unknown(
+    node: Path, tmp_path: Path, library: Path, kind: str, code: int, processes: object
+):
+    calls = [f"error nvmlDeviceGet{kind}RunningProcesses_{v} 0 {code}" for v in ("v3", "v2")]
+    scenario = rigs.scenario(rigs.card(0), rigs.card(1), "process 0 7 9", *calls)
+    assert gpus(node, tmp_path, library, scenario)["devices"][0]["processes"] == processes
+
+
+def test_nvlink_is_told_when_one_link_is_active(node: Path, tmp_path: Path, library: Path):
+    links = ("nvlink 0 0 0", "nvlink 0 3 1", "nvlink 1 0 0")
+    scenario = rigs.scenario(rigs.card(0), rigs.card(1), *links)
+    found = gpus(node, tmp_path, library, scenario)["devices"]
+    assert [device["nvlink"] for device in found] == [True, False]
+
+
+def test_nvlink_that_cannot_be_asked_for_is_unknown(node: Path, tmp_path: Path, library: Path):
+    refused = "error nvmlDeviceGetNvLinkState 0 999"
+    scenario = rigs.scenario(rigs.card(0), rigs.card(1), refused)
+    found = gpus(node, tmp_path, library, scenario)["devices"]
+    assert [device["nvlink"] for device in found] == [None, False]
+
+
+def test_a_card_lost_while_its_links_are_read_is_lost(node: Path, tmp_path: Path, library: Path):
+    for call in ("NvLinkState", "GraphicsRunningProcesses_v3"):
+        scenario = rigs.scenario(rigs.card(0), rigs.card(1), f"error nvmlDeviceGet{call} 1 15")
+        assert gpus(node, tmp_path, library, scenario)["status"] == "gpu_lost"
 
 
 def test_a_hostile_product_name_is_made_harmless(node: Path, tmp_path: Path, library: Path):

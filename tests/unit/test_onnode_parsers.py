@@ -2,16 +2,19 @@
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwright.onnode.answering import models
 from gpuwright.onnode.disks import _mounted
 from gpuwright.onnode.dpkg import versions
-from gpuwright.onnode.listeners import sockets, unit_of
+from gpuwright.onnode.envfile import api_key, secrets, variables
+from gpuwright.onnode.listeners import reached, sockets, stranger, unit_of
 from gpuwright.onnode.machine import os_release
 from gpuwright.onnode.outcome import clean
-from gpuwright.onnode.owned import accounts, api_key, variables
-from gpuwright.onnode.service import environment, models, properties, state
+from gpuwright.onnode.owned import accounts
+from gpuwright.onnode.service import environment, properties, state
 from gpuwright.onnode.sources import index_links
 
 STATUS = b"""Package: cmake
@@ -69,6 +72,46 @@ def test_listening_sockets_are_read_with_their_addresses():
     assert sockets(TCP) == [("127.0.0.1", 8080, "1601"), ("::1", 22, "77")]
 
 
+def row(address: str, unit: str | None = "a.service", pid: int | None = 7) -> dict[str, object]:
+    return {"port": 80, "address": address, "pid": pid, "process": "x", "unit": unit}
+
+
+@pytest.mark.parametrize(
+    ("asked", "listening", "reaching"),
+    [
+        ("127.0.0.1", ["127.0.0.1", "10.0.0.1", "0.0.0.0"], ["127.0.0.1"]),
+        ("127.0.0.1", ["10.0.0.1", "0.0.0.0"], ["0.0.0.0"]),
+        ("127.0.0.1", ["::"], ["::"]),
+        ("127.0.0.1", ["::ffff:127.0.0.1"], ["::ffff:127.0.0.1"]),
+        ("127.0.0.1", ["10.0.0.1", "::1"], []),
+        ("::1", ["0.0.0.0", "::"], ["::"]),
+        ("0:0::1", ["::1"], ["::1"]),
+        ("fe80::1%eth0", ["fe80::1"], ["fe80::1"]),
+    ],
+)
+def test_a_connection_reaches_the_listener_that_the_kernel_chooses(
+    asked: str, listening: list[str], reaching: list[str]
+):
+    found = reached([row(address) for address in listening], asked, 80)
+    assert [one["address"] for one in found] == reaching
+    assert reached([row(address) for address in listening], asked, 81) == []
+
+
+def test_whoever_is_not_the_unit_is_a_stranger_and_so_is_who_cannot_be_told():
+    def who(*rows: dict[str, object]) -> str | None:
+        return stranger(list(rows), "127.0.0.1", 80, "a.service")
+
+    assert who() is None
+    assert who(row("127.0.0.1")) is None
+    assert who(row("0.0.0.0", "b.service")) == (
+        "port 80 is held by x (pid 7, b.service), not by a.service"
+    )
+    assert who(row("127.0.0.1", None)) == "port 80 is held by x (pid 7), not by a.service"
+    untold = "who listens on 127.0.0.1:80 cannot be told"
+    assert who(row("127.0.0.1"), row("127.0.0.1", None, None)) == untold
+    assert stranger(None, "127.0.0.1", 80, "a.service") == untold
+
+
 def test_a_process_belongs_to_the_innermost_service():
     nested = "0::/user.slice/user-0.slice/user@0.service/app.slice/llm.service/sub"
     assert unit_of(nested) == "llm.service"
@@ -103,9 +146,63 @@ def test_an_api_key_is_found_by_the_ending_of_its_name():
     assert api_key("NOT_A_KEY_AT_ALL=1") is None
 
 
+def test_the_first_of_llama_cpps_keys_is_asked_with_and_none_is_shown():
+    assert api_key("LLAMA_API_KEY=first-key,second-key") == "first-key"
+    assert api_key("VLLM_API_KEY=one,key") == "one,key"
+    text = "LLAMA_API_KEY=first-key,second-key\nHF_HOME=/x\n"
+    assert secrets(text) == ["first-key,second-key", "second-key", "first-key"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("K=abc", "abc"),
+        ("K=abc\r\nL=1\r\n", "abc"),
+        (" K = abc  \n", "abc"),
+        ("K='a b'  ", "a b"),
+        ('K="a b"', "a b"),
+        ("K='it''s'x", "itsx"),
+        ("K=\"a\"'b' c", "abc"),
+        ("K=a'b'", "a'b'"),
+        ('K="a\\"b\\c"', 'a"b\\c'),
+        ("K='a\\b'", "a\\b"),
+        ("K=a\\ b\\ \nL=1", "a b "),
+        ("K=a\\\nb\nL=1", "ab"),
+        ('K="a\\\nb"', "ab"),
+        ('K="a\nL=2\n"\nL=1', "a\nL=2\n"),
+        ("K=abc # no comment", "abc # no comment"),
+        ("#K=x\n;K=y\nK=abc", "abc"),
+        ("K=old\nK=", ""),
+        ('K="never closed\nL=2', "never closed\nL=2"),
+        ("K=", ""),
+    ],
+)
+def test_an_environment_file_is_read_as_systemd_reads_it(text: str, value: str):
+    found = variables(text)
+    assert found["K"] == value
+    assert found.get("L") in (None, "1")
+
+
+def test_what_is_no_assignment_is_passed_over():
+    assert variables("export K=1\n1K=2\nK-X=3\nK\n=4\nÄ=5\nL=6") == {"L": "6"}
+
+
 def test_models_are_the_ids_of_the_list():
     assert models(b'{"data": [{"id": "a"}, {"id": "b\\u0007"}]}') == ["a", "b?"]
     assert models(b'{"data": 7}') is None
+
+
+def test_a_unit_names_the_files_that_it_is_made_of():
+    shown = properties(
+        "FragmentPath=/etc/systemd/system/a.service\n"
+        "DropInPaths=/run/systemd/system/a.service.d/x.conf /etc/a\\x20b.conf\n"
+    )
+    found = state("a.service", shown)
+    assert found["fragment"] == "/etc/systemd/system/a.service"
+    assert found["drop_ins"] == ["/run/systemd/system/a.service.d/x.conf", "/etc/a b.conf"]
+    silent = state("a.service", properties("FragmentPath=\nDropInPaths=\n"))
+    assert (silent["fragment"], silent["drop_ins"]) == (None, [])
+    assert state("a.service", {})["drop_ins"] is None
 
 
 def test_hostile_characters_do_not_reach_a_terminal():
@@ -142,6 +239,8 @@ def test_any_text_file_is_survived(text: str):
     models(data)
     _mounted("/x", text)
     state("u", properties(text))
+    state("u", {"DropInPaths": text, "FragmentPath": text})
+    secrets(text)
     assert "\n" not in clean(text)
 
 

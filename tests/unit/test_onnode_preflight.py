@@ -21,11 +21,6 @@ from tests.unit.onnode_sources import (
 )
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "models" / "smol"
-
-
 def preflight(store: Path, *sources: dict[str, Any], **more: Any) -> dict[str, Any]:
     answer, finished = run("fetch", spec(store, *sources, preflight=True, **more))
     assert finished.returncode == 0, "a question that is answered with no has not failed"

@@ -21,11 +21,6 @@ from tests.unit.onnode_sources import (
 )
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "models" / "smol"
-
-
 def test_a_hub_gets_the_token_and_its_storage_does_not(store: Path):
     with site(whole) as storage:
 
@@ -130,6 +125,36 @@ def test_the_environments_proxy_is_used_where_none_is_named(store: Path):
         source = {"kind": "url", "url": "http://models.example/m.gguf"}
         environment = {"http_proxy": proxy.url}
         assert run("fetch", spec(store, source), environment=environment)[0]["ok"] is True
+
+
+PLAIN = "needs an http:// URL, since the way to the proxy itself is plain HTTP"
+
+
+@pytest.mark.parametrize("proxy", ["https://u:s3cret@proxy.example:3128", "socks5://p.example:1"])
+def test_a_proxy_that_is_not_spoken_to_in_plain_http_is_refused(store: Path, proxy: str):
+    named = proxy.replace("u:s3cret@", "")
+    answer, finished = run("fetch", spec(store, proxy=proxy))
+    assert answer["error"].startswith(f"proxy {named}: {PLAIN}")
+    assert "s3cret" not in finished.stdout + finished.stderr
+    source = {"kind": "url", "url": "https://models.example/m.gguf"}
+    answer, _ = run("fetch", spec(store, source), environment={"https_proxy": proxy})
+    assert f"proxy {named}: {PLAIN}" in answer["error"]
+
+
+@pytest.mark.parametrize("proxy", ["http://", "http://[::1", "http://h:99999"])
+def test_a_proxy_without_host_and_port_is_refused(store: Path, proxy: str):
+    error = run("fetch", spec(store, proxy=proxy))[0]["error"]
+    assert error.endswith("needs an http:// URL with host and port")
+
+
+@pytest.mark.parametrize("address", ["http://h:99999/m", "http://[::1/m", "ftp://h/m"])
+def test_an_address_that_is_none_leaves_the_next_source_its_turn(store: Path, address: str):
+    def astray(exchange: Exchange) -> None:
+        exchange.reply(302, b"", {"Location": address})
+
+    with site(astray) as wrong, site(whole) as right:
+        sources = ({"kind": "url", "url": address}, url(wrong), url(right))
+        assert run("fetch", spec(store, *sources))[0]["ok"] is True
 
 
 def test_a_password_in_an_address_is_not_shown(store: Path):

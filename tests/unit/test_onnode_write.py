@@ -1,6 +1,7 @@
 """Files, directories and keys: atomic, private from the first moment, left alone if right."""
 
 import os
+import re
 import stat
 import threading
 from pathlib import Path
@@ -9,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwright.onnode.owned import valid_key, variables
-from gpuwright.onnode.write import with_key
+from gpuwright.onnode.envfile import variables, with_key
 from tests.unit.onnode_rig import run
+
+NAME = "LLAMA_API_KEY"
 
 
 def mode(path: Path) -> int:
@@ -36,7 +38,7 @@ def test_a_second_run_touches_nothing(tmp_path: Path):
         "directories": [{"path": str(tmp_path / "d"), "mode": "0755"}],
         "files": [
             {"path": str(path), "mode": "0644", "content": "x"},
-            {"path": str(tmp_path / "k"), "mode": "0600", "generate": "api_key"},
+            {"path": str(tmp_path / "k"), "mode": "0600", "generate": ["LLAMA_API_KEY"]},
         ],
     }
     run("write", spec)
@@ -57,8 +59,8 @@ def test_only_a_wrong_mode_is_mended_without_a_new_file(tmp_path: Path):
     assert (answer["changed"], mode(path)) == ([str(path)], 0o640)
 
 
-def test_a_secret_comes_over_standard_input_and_is_never_readable_by_others(tmp_path: Path):
-    path = tmp_path / "secret"
+def test_a_generated_key_is_never_readable_by_others_for_a_moment(tmp_path: Path):
+    path = tmp_path / "llm.env"
     seen: set[int] = set()
     done = threading.Event()
 
@@ -72,13 +74,11 @@ def test_a_secret_comes_over_standard_input_and_is_never_readable_by_others(tmp_
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    for number in range(4):
-        spec = {"files": [{"path": str(path), "mode": "0600", "content_stdin": True}]}
-        _, finished = run("write", spec, stdin=f"very secret {number}\n")
-        assert "secret 0" not in finished.stdout + finished.stderr
+    for _ in range(4):
+        run("write", {"files": [{"path": str(path), "mode": "0600", "generate": [NAME]}]})
+        path.write_text("")
     done.set()
     watcher.join()
-    assert path.read_text() == "very secret 3\n"
     assert seen == {0o600}
 
 
@@ -97,15 +97,53 @@ def test_a_generated_key_is_never_shown_and_each_is_its_own(tmp_path: Path):
     assert len(keys) == 2
 
 
-def test_a_key_that_is_there_is_kept_with_every_other_line(tmp_path: Path):
+def generated(path: Path, text: str) -> str:
+    """What the environment file holds after a key was asked for."""
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    answer, _ = run("write", {"files": [{"path": str(path), "generate": [NAME]}]})
+    assert answer["ok"] is True, answer
+    return path.read_bytes().decode("utf-8", "surrogateescape")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# ours\nLLAMA_API_KEY=chosen-by-hand\nHF_HOME=/x\n",
+        "LLAMA_API_KEY=first-key,second-key\n",
+        "LLAMA_API_KEY='chosen-by-hand'\r\nHF_HOME=/x\r\n",
+        ' LLAMA_API_KEY = "chosen-by-hand" \n',
+        "LLAMA_API_KEY=\nLLAMA_API_KEY=the-last-counts",
+    ],
+)
+def test_an_operators_own_key_is_kept_with_every_other_line(tmp_path: Path, text: str):
+    assert generated(tmp_path / "llm.env", text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ("LLAMA_API_KEY=\nHF_HOME=/x\n", "HF_HOME=/x\n"),
+        ("HF_HOME=/x\r\nLLAMA_API_KEY=''\r\n#", "HF_HOME=/x\r\n#"),
+        ("HF_HOME=\udcff", "HF_HOME=\udcff"),
+        ("", ""),
+    ],
+)
+def test_an_empty_or_absent_key_is_generated(tmp_path: Path, text: str, rest: str):
+    written = generated(tmp_path / "llm.env", text)
+    assert re.fullmatch(r"LLAMA_API_KEY=[\w-]{40,}\n" + re.escape(rest), written)
+
+
+@pytest.mark.parametrize("value", ["secret", "'two words here'", "long-enough,short", "geheim-ä-ö"])
+def test_a_key_that_protects_nothing_is_refused_and_not_replaced(tmp_path: Path, value: str):
     path = tmp_path / "llm.env"
-    path.write_text("# ours\nLLAMA_API_KEY=chosen-by-hand\nHF_HOME=/x\n")
-    spec = {"files": [{"path": str(path), "mode": "0600", "generate": "api_key"}]}
-    run("write", spec)
-    assert path.read_text() == "# ours\nLLAMA_API_KEY=chosen-by-hand\nHF_HOME=/x\n"
-    path.write_text("LLAMA_API_KEY=\nHF_HOME=/x\n")
-    run("write", spec)
-    assert path.read_text().startswith("HF_HOME=/x\nLLAMA_API_KEY=")
+    path.write_text(f"LLAMA_API_KEY={value}\n")
+    answer, finished = run("write", {"files": [{"path": str(path), "generate": [NAME]}]})
+    assert answer["error"] == (
+        f"LLAMA_API_KEY in {path} needs a key of 8 or more visible ASCII characters without "
+        "blanks, or several of them with commas between"
+    )
+    assert value not in finished.stdout + finished.stderr
+    assert path.read_text() == f"LLAMA_API_KEY={value}\n"
 
 
 def test_what_is_no_regular_file_is_refused_and_left_alone(tmp_path: Path):
@@ -131,8 +169,8 @@ def test_what_is_no_regular_file_is_refused_and_left_alone(tmp_path: Path):
         {"path": "/tmp/x", "content": "x", "mode": "rw"},
         {"path": "/tmp/x", "content": "x", "owner": "no-such-user"},
         {"path": "/tmp/x"},
-        {"path": "/tmp/x", "content": "x", "generate": "api_key"},
-        {"path": "/tmp/x", "generate": "password"},
+        {"path": "/tmp/x", "content": "x", "generate": ["LLAMA_API_KEY"]},
+        {"path": "/tmp/x", "generate": ["PASSWORD"]},
         {"path": "/nonexistent/dir/x", "content": "x"},
     ],
 )
@@ -149,8 +187,11 @@ def test_a_leftover_of_a_killed_run_is_replaced(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
 
 
-@given(st.text(max_size=120), st.text("abcDEF123-_", min_size=8, max_size=20))
-def test_after_it_any_file_has_a_valid_key_and_its_other_lines(text: str, key: str):
-    written = with_key(text, "LLAMA_API_KEY", key)
-    assert valid_key(variables(written)["LLAMA_API_KEY"])
-    assert with_key(written, "LLAMA_API_KEY", "another-key") == written
+@given(st.text("K=\\\n\r\"' #aLLAMA_API_KEY", max_size=60) | st.text(max_size=120))
+def test_with_a_key_put_in_any_file_has_that_key_and_its_other_variables(text: str):
+    written = with_key(text, NAME, "12345678")
+    before, after = variables(text), variables(written)
+    assert after.pop(NAME) == "12345678"
+    before.pop(NAME, None)
+    assert after == before
+    assert with_key(written, NAME, "12345678") == written

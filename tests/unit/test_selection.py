@@ -1,16 +1,20 @@
 """Pins, routing and what must hold for any decision."""
 
+from itertools import pairwise
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwright.host import Host
+from gpuwright.launch import launch
+from gpuwright.layout import Layout
 from gpuwright.load import load_matrix
 from gpuwright.plan import Plan
-from gpuwright.refusals import HostError, WantError
+from gpuwright.refusals import HostError, Refusal, WantError
 from gpuwright.selection import decide
 from gpuwright.want import Want
-from tests.unit.decisions import decided, planned, refused
+from tests.unit.decisions import GIB, decided, planned, refused, setting
 from tests.unit.test_host import PATHS, WRONG, put
 from tools.golden import WANTS, document, rigs
 
@@ -67,6 +71,35 @@ def test_a_context_beyond_the_models_own_is_refused():
     assert "max_model_len: needs at most 8,192, found 16,384" in refusal.reasons
 
 
+@pytest.mark.parametrize("tokens", [256, 257, 1000, 4095, 8191])
+@pytest.mark.parametrize(
+    ("rig", "model", "engine"),
+    [
+        ("cpu-debian12", "smollm2", "llama.cpp"),
+        ("2x3090-nvlink", "qwen3.6-27b", "llama.cpp"),
+        ("2x3090-nvlink", "qwen3.6-27b", "vllm"),
+        ("2x3090-nvlink", "qwen3.6-27b", "sglang"),
+    ],
+)
+def test_a_pinned_context_is_planned_to_the_token(rig, model, engine, tokens):
+    plan = planned(rig, {"model": model, "engine": engine, "max_model_len": tokens})
+    assert plan.max_model_len == tokens
+    assert f"{tokens:,} tokens: pinned" in plan.reasons
+
+
+@pytest.mark.parametrize("engine", ["llama.cpp", "vllm", "sglang"])
+def test_a_pinned_number_of_requests_is_planned_exactly(engine):
+    pins = {"model": "qwen3.6-27b", "engine": engine, "max_num_seqs": 7, "max_model_len": 2048}
+    assert planned("2x3090-nvlink", pins).max_num_seqs == 7
+
+
+def test_more_requests_than_one_step_of_vllm_holds_are_refused_with_how_many_it_does():
+    pins = {"engine": "vllm", "model": "gemma-4-26b", "max_num_seqs": 2049}
+    refusal = refused("1x3090", pins)
+    reason = "max_num_seqs: needs at most 2,048, the tokens of one step for chat, found 2,049"
+    assert reason in refusal.reasons
+
+
 def test_a_pinned_engine_that_does_not_load_the_model_is_refused():
     refusal = refused("1x3090", {"model": "smollm2", "engine": "vllm"})
     assert (
@@ -113,6 +146,19 @@ def test_sglang_is_not_taken_for_hybrids_on_ampere_unless_it_is_pinned():
     assert any("[sglang-hybrids-on-ampere]" in line for line in pinned.warnings)
 
 
+# Refusals
+
+
+def test_who_asks_for_any_model_on_a_node_without_a_card_hears_of_the_smallest_alone():
+    refusal = refused("cpu-debian12", {}, setting("memory", "total_bytes", to=GIB))
+    assert refusal.sentence() == (
+        "no way to serve auto fits this node: RAM: weights, buffers and 1 x 2,048 tokens needs "
+        "0.42 GiB, 0.00 GiB can be had; device: needs an NVIDIA GPU, found none"
+    )
+    assert len([line for line in refusal.why_not if "RAM" in line.sentence]) > 1
+
+
+@settings(deadline=None)
 @given(st.sampled_from(rigs()), st.sampled_from(PATHS), WRONG, st.sampled_from(list(WANTS)))
 def test_any_host_has_a_plan_or_a_refusal(rig, path, value, want):
     if path[:2] == ("gpus", "devices") and not document(rig)["gpus"]["devices"]:
@@ -126,6 +172,56 @@ def test_any_host_has_a_plan_or_a_refusal(rig, path, value, want):
         assert decision.memory.margin_bytes >= 0
     else:
         assert decision.reasons
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**20, 2**31])
+@pytest.mark.parametrize("want", ["auto", "smollm2", "qwen3.6-27b"])
+def test_little_memory_is_a_refusal_and_no_traceback(size, want):
+    for rig, path in (("cpu-debian12", ("memory",)), ("1x3090", ("gpus", "devices", 0))):
+        key = "total_bytes" if path == ("memory",) else "memory_total_bytes"
+        refused_or_planned = decided(rig, WANTS[want], setting(*path, key, to=size))
+        assert isinstance(refused_or_planned, Plan) or refused_or_planned.reasons
+
+
+# What moves by itself
+
+
+def served(rig, want, total_bytes):
+    """What the node would serve and how it would start, without the figures of the plan."""
+    decision = decided(rig, want, setting("memory", "total_bytes", to=total_bytes))
+    if isinstance(decision, Refusal):
+        return None
+    start = launch(decision, Layout(), "/models/m", "/opt/engine")
+    return (decision.checkpoint, decision.kv_cache_dtype, start)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.sampled_from(["cpu-debian12", "1x3090"]),
+    st.sampled_from(list(WANTS)),
+    st.integers(min_value=-64 * 2**20, max_value=64 * 2**20),
+)
+def test_a_few_mib_of_ram_more_or_less_change_nothing(rig, want, moved):
+    total = document(rig)["memory"]["total_bytes"]
+    assert served(rig, WANTS[want], total + moved) == served(rig, WANTS[want], total)
+
+
+def test_the_small_models_plan_changes_at_few_sizes_of_ram_which_machines_do_not_have():
+    sizes = range(4 * GIB, 34 * GIB, GIB // 2)
+    plans = [(size, served("cpu-debian12", {"model": "smollm2"}, size)) for size in sizes]
+    changes = [size // GIB for (_, one), (size, other) in pairwise(plans) if one != other]
+    assert changes == [6, 10, 14, 18, 22, 26, 30]
+
+
+@pytest.mark.parametrize("nominal", [4, 8, 16, 24, 32, 48, 64, 96, 128, 256])
+@pytest.mark.parametrize("kept_percent", [2, 3])
+def test_ram_as_machines_have_it_is_at_no_boundary_of_the_small_model(nominal, kept_percent):
+    total = nominal * GIB * (100 - kept_percent) // 100
+    around = {
+        repr(served("cpu-debian12", {"model": "smollm2"}, total + moved * 2**20))
+        for moved in (-64, -32, 0, 32, 64)
+    }
+    assert len(around) == 1
 
 
 def test_the_same_question_has_the_same_answer():

@@ -38,6 +38,7 @@ def test_every_fault_is_reported_at_once():
         ("port", True),
         ("port", "8080"),
         ("port", 65536),
+        ("port", 1023),
         ("max_model_len", 1.5),
         ("max_num_seqs", 0),
         ("model", ""),
@@ -46,11 +47,17 @@ def test_every_fault_is_reported_at_once():
         ("model", "$(id)"),
         ("service", "a" * 33),
         ("service", "../x"),
+        ("service", "-x"),
+        ("service", "x-"),
+        ("service", "-"),
+        ("service", "x\n"),
         ("bind", "example.org"),
         ("model_store", "models"),
         ("model_store", "/srv/../etc"),
         ("model_store", "/"),
         ("model_store", "/srv/\x1b[0m"),
+        ("model_store", "/srv/\u2028x"),
+        ("model_store", "/srv/\udcff"),
         ("hub", "ftp://example.org"),
         ("hub", "https://"),
         ("hub", "https://example.org:port"),
@@ -103,8 +110,90 @@ def test_what_is_not_a_mapping_is_refused():
     assert faults(["model"]) == ("gpuwright: needs a mapping, found list",)
 
 
-def test_paths_of_the_control_machine_are_paths():
-    assert Want.from_data({"extra_models": "more.yaml"}).extra_models == Path("more.yaml")
+@pytest.mark.parametrize("key", ["extra_models", "hub_token_file"])
+def test_paths_of_the_control_machine_are_paths(key, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert getattr(Want.from_data({key: "more.yaml"}), key) == Path("more.yaml")
+    assert getattr(Want.from_data({key: "~/more.yaml"}), key) == tmp_path / "more.yaml"
+    assert faults({key: "~nobody-has-this-name/x"})[0].startswith(f"{key}: ")
+
+
+def test_a_lower_port_is_refused_with_its_reason():
+    assert faults({"port": 80}) == (
+        "port: needs 1,024 to 65,535, found 80: the service has no right to bind lower ports",
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["a b", 'a"b', "a'b", "a%b", "a$b", "a\\b", "a\nb", "a\n", "é", "-a"]
+)
+def test_a_served_name_is_plain_and_what_it_may_hold_is_said(text):
+    (fault,) = faults({"served_model_name": text})
+    assert "needs" in fault
+    assert "\n" not in fault
+
+
+@pytest.mark.parametrize("key", ["model_store", "cache"])
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("/tmp", "emptied"),
+        ("/tmp/models", "emptied"),
+        ("//tmp/./models", "emptied"),
+        ("/var/tmp/models", "emptied"),
+        ("/run/models", "emptied"),
+        ("/var/run/models", "emptied"),
+        ("/proc/models", "not on a disk"),
+        ("/sys", "not on a disk"),
+        ("/dev/shm/models", "not on a disk"),
+        *(
+            (f"/{name}", "the system's own")
+            for name in ("usr", "etc", "var", "home", "root", "srv", "opt", "boot", "lib", "bin")
+        ),
+        *((f"/{name}", "the system's own") for name in ("sbin", "mnt", "media", "var/lib")),
+        ("/srv/", "the system's own"),
+        ("/./", "the system's own"),
+    ],
+)
+def test_a_directory_of_the_systems_does_not_become_ours(key, path, why):
+    (fault,) = faults({key: path})
+    assert fault.startswith(f"{key}: ")
+    assert why in fault
+
+
+@pytest.mark.parametrize("path", ["/srv/models", "/mnt/big/models", "/home/me/models", "/data"])
+def test_a_directory_below_or_beside_the_systems_may(path):
+    assert Want.from_data({"model_store": path}).model_store == path
+
+
+def test_one_directory_has_one_spelling():
+    assert Want.from_data({"model_store": "//srv/./models/"}).model_store == "/srv/models"
+
+
+@pytest.mark.parametrize("store", ["/srv/cache", "/srv/cache/models", "/var/cache/gpuwright/x"])
+def test_models_are_not_kept_in_what_may_be_removed(store):
+    cache = "/srv/cache" if store.startswith("/srv") else "/var/cache/gpuwright"
+    assert faults({"model_store": store, "cache": cache})[0].startswith("model_store: ")
+
+
+def test_a_token_is_one_word_of_its_file(tmp_path):
+    path = tmp_path / "token"
+    want = Want.from_data({"hub_token_file": str(path)})
+    for text in ("", "two words", "hunter2-é", "hunter2\nhunter3"):
+        path.write_text(text)
+        with pytest.raises(WantError, match="hub_token_file: ") as caught:
+            want.hub_token()
+        assert "hunter" not in str(caught.value)
+    path.write_text("hf_abc\n")
+    assert want.hub_token() == "hf_abc"
+    assert Want().hub_token() is None
+
+
+def test_a_token_file_that_is_missing_is_named(tmp_path):
+    path = tmp_path / "none"
+    with pytest.raises(WantError) as caught:
+        Want(hub_token_file=path).hub_token()
+    assert caught.value.faults == (f"hub_token_file: {path}: No such file or directory",)
 
 
 @given(
@@ -120,4 +209,4 @@ def test_any_mapping_is_a_want_or_a_want_error(data):
     except WantError as error:
         assert error.faults
     else:
-        assert 1 <= want.port <= 65535
+        assert 1024 <= want.port <= 65535

@@ -1,0 +1,68 @@
+"""A strict reader of node documents: every fault becomes one sentence with the value's path."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gpuwright.refusals import HostError
+
+_REQUIRED = object()
+_VERSION = re.compile(r"\d+(?:\.\d+)*", re.ASCII)
+
+
+class Reader:
+    """A mapping in the document with its path. Values may be null, which is unknown: None."""
+
+    def __init__(self, value: object, path: str, *, unknown: bool = False) -> None:
+        if not isinstance(value, Mapping):
+            raise HostError(f"{path or 'document'}: needs a mapping, found {type(value).__name__}")
+        self.value = value
+        self.path = path
+        self.unknown = unknown
+
+    def at(self, key: str) -> str:
+        return f"{self.path}.{key}" if self.path else key
+
+    def get(self, key: str, kind: type, default: Any = _REQUIRED) -> Any:
+        value = self.value.get(key, None if self.unknown else default)
+        if value is _REQUIRED:
+            raise HostError(f"{self.at(key)}: missing")
+        if value is None or (isinstance(value, kind) and (kind is bool) == (type(value) is bool)):
+            return value
+        raise HostError(f"{self.at(key)}: needs {kind.__name__}, found {type(value).__name__}")
+
+    def count(self, key: str, default: Any = _REQUIRED) -> int | None:
+        """A size or a number of things: never below 0."""
+        value: int | None = self.get(key, int, default)
+        if value is not None and value < 0:
+            raise HostError(f"{self.at(key)}: needs 0 or more, found {value}")
+        return value
+
+    def version(self, key: str) -> str | None:
+        """The leading numbers of a version: Python's own may end in `rc1` or `+`."""
+        text = self.get(key, str)
+        if text is None:
+            return None
+        match = _VERSION.match(text)
+        if match is None:
+            raise HostError(f"{self.at(key)}: {text!r} is not a version")
+        return match[0]
+
+    def child(self, key: str) -> Reader:
+        """The mapping at `key`; where it is null, everything in it is unknown."""
+        if self.value.get(key, _REQUIRED) is None:
+            return Reader({}, self.at(key), unknown=True)
+        return Reader(self.value.get(key), self.at(key))
+
+    def children(self, key: str) -> list[Reader]:
+        entries = self.get(key, list) or []
+        return [Reader(entry, f"{self.at(key)}[{n}]") for n, entry in enumerate(entries)]
+
+    def entries(self, key: str) -> list[tuple[str, Reader | None]]:
+        entries = self.get(key, dict) or {}
+        return [
+            (str(name), None if entry is None else Reader(entry, f"{self.at(key)}[{name}]"))
+            for name, entry in entries.items()
+        ]

