@@ -24,8 +24,6 @@ class Changes:
     directories: tuple[Directory, ...] = ()
     build: str | None = None
     fetch: str | None = None
-    rehash: bool = False
-    """A file has other content under its stamp's size, time and inode: trust no stamp."""
     environment: str | None = None
     environment_mode: str | None = None
     unit: str | None = None
@@ -92,7 +90,6 @@ def changes(expected: Expected, document: Document) -> Changes:
         ),
         build=build,
         fetch=fetch,
-        rehash=_content_differs(expected, document),
         environment=environment,
         environment_mode=environment_mode,
         unit=unit,
@@ -169,14 +166,6 @@ def _fetch(expected: Expected, document: Document) -> str | None:
 def _model_drift(expected: Expected, document: Document, file: ModelFile) -> str | None:
     wanted = (file.bytes, file.sha256)
     return _drift_of_file(document, expected.checkpoint_dir, file.path, wanted)
-
-
-def _content_differs(expected: Expected, document: Document) -> bool:
-    for file in expected.plan.files:
-        entry = file_entry(document, f"{expected.checkpoint_dir}/{file.path}")
-        if entry is not None and entry["sha256"] not in (None, file.sha256):
-            return True
-    return False
 
 
 def _environment(expected: Expected, document: Document) -> tuple[str | None, str | None]:

@@ -28,6 +28,12 @@ def obstacle(expected: Expected, document: Document) -> str | None:
     ):
         if value is None:
             return f"the probe could not read {what}" + (f": {notes}" if notes else "")
+    secrets = ours["files"].get(expected.environment_path) or {}
+    if spoilt := sorted(set(secrets.get("unusable") or ()) & set(expected.secret_names)):
+        return (
+            f"{expected.environment_path}: {', '.join(spoilt)} needs a key of 8 or more visible "
+            "characters without blanks; empty it, and one is generated"
+        )
     if service["load"] == "masked":
         return f"{expected.unit_name} is masked: `systemctl unmask {expected.unit_name}` frees it"
     return None
@@ -36,7 +42,8 @@ def obstacle(expected: Expected, document: Document) -> str | None:
 def remarks(expected: Expected, document: Document) -> tuple[str, ...]:
     """What an operator should know though a run does not change it."""
     service = document["ours"]["service"] or {}
-    drop_ins = service.get("drop_ins") or []
+    # Those in service.d are for every unit, as some containers have them.
+    drop_ins = [path for path in service.get("drop_ins") or [] if "/service.d/" not in path]
     if not drop_ins:
         return ()
     return (

@@ -155,3 +155,11 @@ def read_url(value: object) -> str:
             "keep them in the node's own environment (/etc/environment) or use a mirror without"
         )
     return text.rstrip("/")
+
+
+def read_proxy(value: object) -> str:
+    """As read_url; the way to the proxy itself is plain HTTP, for downloads over https too."""
+    url = read_url(value)
+    if not url.startswith("http://"):
+        raise ValueError("needs an http:// URL: the way to the proxy itself is plain HTTP")
+    return url

@@ -20,6 +20,7 @@ from gpuwright.values import (
     read_name,
     read_node_path,
     read_port,
+    read_proxy,
     read_service,
     read_url,
     read_whole,
@@ -144,7 +145,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "hub": read_url,
     "hub_token_file": read_local_path,
     "ca_bundle": read_node_path,
-    "proxy": read_url,
+    "proxy": read_proxy,
     "start_timeout_seconds": read_whole(1, 86400),
     "cache": read_directory,
 }

@@ -190,7 +190,7 @@ def _work(answer: _Answer) -> Work:
     if found := obstacle(wanted.expected, document):
         raise _NoPlanError(found)
     todo = changes(wanted.expected, document)
-    verify = "full" if todo.rehash else _verify(answer.host)
+    verify = _verify(answer.host)
     fetch = fetch_specs(
         want=want,
         expected=wanted.expected,

@@ -125,7 +125,7 @@ def test_everything_is_to_be_done_on_a_bare_node() -> None:
     document["packages"] = {"libgomp1": None, "cmake": None}
     document["ours"] = {"user": None, "files": {}, "stamps": {}, "service": None}
     found = changes(EXPECTED, document)
-    assert _named(found) == set(Changes.__dataclass_fields__) - {"environment_mode", "rehash"}
+    assert _named(found) == set(Changes.__dataclass_fields__) - {"environment_mode"}
     assert found.packages == ("libgomp1", "cmake")
     assert len(found.reasons()) == len(_named(found))
 
@@ -157,7 +157,7 @@ RESTARTED = {"restart", "gate"}
         ("model replaced", lambda d: _files(d)[MODEL].update(inode=8), {"fetch"} | RESTARTED),
         ("model gone", lambda d: _files(d).pop(MODEL), {"fetch"} | RESTARTED),
         ("model's hash wrong", lambda d: _files(d)[MODEL].update(sha256="b" * 64),
-         {"fetch", "rehash"} | RESTARTED),
+         {"fetch"} | RESTARTED),
         ("model's stamp gone", lambda d: d["ours"]["stamps"].popitem(), {"fetch"} | RESTARTED),
         ("model is a link", lambda d: _files(d)[MODEL].update(type="link"),
          {"fetch"} | RESTARTED),
@@ -247,10 +247,19 @@ def test_masked_unit_is_an_obstacle_and_a_serving_node_has_none() -> None:
     assert "systemctl unmask gpuwright-llm.service" in (obstacle(EXPECTED, document) or "")
 
 
+def test_key_that_cannot_be_used_is_an_obstacle_and_never_replaced() -> None:
+    document = _serving()
+    _files(document)[KEY_FILE]["unusable"] = ["LLAMA_API_KEY"]
+    assert "LLAMA_API_KEY" in (obstacle(EXPECTED, document) or "")
+
+
 def test_drop_ins_are_named_and_left_alone() -> None:
     document = _serving()
+    everywhere = "/run/systemd/system/service.d/zzz.conf"
+    _service(document)["drop_ins"] = [everywhere]
     assert remarks(EXPECTED, document) == ()
-    _service(document)["drop_ins"] = ["/etc/systemd/system/gpuwright-llm.service.d/override.conf"]
+    own = "/etc/systemd/system/gpuwright-llm.service.d/override.conf"
+    _service(document)["drop_ins"] = [everywhere, own]
     (line,) = remarks(EXPECTED, document)
     assert "override.conf" in line
     assert changes(EXPECTED, document) == Changes()

@@ -81,6 +81,12 @@ def test_credentials_in_a_url_are_refused_and_not_repeated(key: str, scheme: str
     assert "hunter2" not in fault
 
 
+def test_a_proxy_is_spoken_to_in_plain_http():
+    assert faults({"proxy": "https://proxy:3128"})[0].startswith("proxy: needs an http:// URL")
+    url = "http://proxy:3128"
+    assert Want.from_data({"proxy": url}).proxy == url
+
+
 def test_an_address_has_no_scope():
     assert faults({"bind": "fe80::1%a b; x"})[0].startswith("bind: ")
 
