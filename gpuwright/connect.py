@@ -158,7 +158,9 @@ def _hold(connection: Connection) -> int:
     said = f"echo tunnel open on {connection.endpoint} until Ctrl-C >&2"
     options = ["-o", "PermitLocalCommand=yes", "-o", f"LocalCommand={said}"]
     options += ["-o", "ServerAliveInterval=15"]
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Both said outright: whoever starts us in the background may have had SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     with subprocess.Popen([command[0], *options, *command[1:]]) as tunnel:
         try:
             status = tunnel.wait()
