@@ -1,4 +1,4 @@
-"""Show what would be served on every host and why; changes nothing."""
+"""Show what would be served on every host and why: `pyinfra INVENTORY deploys/explain.py --dry`."""
 
 from deploys.steps import planning
 

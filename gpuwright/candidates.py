@@ -18,7 +18,7 @@ from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.node_rules import disk_reason
 from gpuwright.pins import pinned_gpus
 from gpuwright.plan import Rejection
-from gpuwright.refusals import CpuNotAsked, Needs, Reason, Superseded, Unlisted
+from gpuwright.refusals import CpuNotAsked, Needs, Reason, Superseded
 from gpuwright.rows import Device
 from gpuwright.site import (
     Combination,
@@ -76,7 +76,11 @@ def _release_reason(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Reason
         return Needs(subject="device", needed="an NVIDIA GPU", found="none")
     reason = compat.first(rule(host, release) for rule in compat.RELEASE_RULES)
     if reason is None and release.memory_model is MemoryModel.UNKNOWN:
-        reason = Unlisted(subject=f"memory arithmetic of {release.engine}", file="memory/")
+        reason = Needs(
+            subject=f"{release.engine} {release.release}",
+            needed="memory arithmetic that is known to be right",
+            found="none yet",
+        )
     if reason is None:
         reason = compat.driver(host, tag, site.matrix)
     if reason is None and host.gpus and tag.device is Device.CUDA:

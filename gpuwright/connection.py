@@ -168,7 +168,9 @@ class Connection:
             f"endpoint  {self.endpoint}",
         ]
         if self.tunnel:
-            lines.append(f"tunnel    {shlex.join(self.tunnel)}")
+            lines.append(
+                f"tunnel    {shlex.join(self.tunnel)}  # keep it open, or connect --tunnel"
+            )
         lines += [
             f"key       {served.key_name} in {served.key_file} on the node, root's alone",
             f"try       {self.curl}",

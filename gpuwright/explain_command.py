@@ -97,8 +97,15 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _document(path: Path) -> object:
+    """The document in a file, also as `pyinfra INVENTORY fact facts.node.Node --json` prints it."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found: object = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(found, dict) and set(found) == {"facts.node.Node"}:
+            hosts = found["facts.node.Node"]
+            if not isinstance(hosts, dict) or len(hosts) != 1:
+                raise HostError(f"{path}: holds facts of several hosts, needed one (--limit)")
+            (found,) = hosts.values()
+        return found
     except OSError as error:
         raise HostError(f"{path}: {error.strerror}") from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:

@@ -47,7 +47,10 @@ class Candidate:
         if self.combination.tag.not_applicable is not None:
             return self.combination.tag.not_applicable
         if checkpoint.files is None:
-            return f"checkpoint {checkpoint.id} is not pinned: {checkpoint.unpinned}"
+            return (
+                f"checkpoint {checkpoint.id} is not pinned: {checkpoint.unpinned}; "
+                f"`python -m tools.pin {checkpoint.id}` records it"
+            )
         return None
 
 

@@ -139,7 +139,8 @@ class OutOfMemory:
     def remedy(self) -> str | None:
         if self.largest_context_tokens:
             return f"max_model_len of at most {self.largest_context_tokens:,} tokens"
-        if self.needed_bytes <= self.available_bytes + self.others_bytes:
+        shown = self.others_bytes >= GIB // 100
+        if shown and self.needed_bytes <= self.available_bytes + self.others_bytes:
             return f"{self.where} without the {gib(self.others_bytes)} that others hold"
         return None
 

@@ -1,6 +1,6 @@
 """Rigs that do not exist, answering from the documents in tests/hosts: try a deploy without a node.
 
-    PYINFRA_FAKE_DELAY=0 pyinfra inventory/rehearsal.py deploys/explain.py
+    pyinfra inventory/rehearsal.py deploys/explain.py --dry
 
 Anything but the questions before a run is an error: nothing pretends to have been installed.
 """

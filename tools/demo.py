@@ -95,7 +95,7 @@ def on_a_node() -> None:
             options = ["-o", f"UserKnownHostsFile={node.known_hosts}", "-i", str(node.ssh_key)]
             command = [".venv/bin/gpuwright", "connect", *options, f"root@{node.address}"]
             print(f"The node stays. To reach it:\n  {shlex.join(command)}")
-            print("  python -m tests.lab down demo    # in .venv: take it away")
+            print(f"To take it away:\n  .venv/bin/python -m tests.lab down {LAB}")
 
 
 def rehearsal(reason: str) -> None:

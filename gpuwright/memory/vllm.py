@@ -160,7 +160,11 @@ def fit(request: MemoryRequest) -> Fit | OutOfMemory:
             return OutOfMemory(
                 where=device.name,
                 needed_bytes=spent + need * layout.block_bytes * 51 // 50,
-                available_bytes=device.available_bytes,
+                # What is compared: the share of the card that the engine may fill.
+                available_bytes=min(
+                    device.available_bytes,
+                    max(0, device.total_bytes * share // 100 + workspace),
+                ),
                 others_bytes=device.others_bytes,
                 what=f"weights, workspace and one request of {tokens:,} tokens",
                 largest_context_tokens=largest_context(layout, blocks),

@@ -26,8 +26,8 @@ def main(argv: list[str] | None = None) -> int:
     up.add_argument("--user", nargs="?", const="ops", help="add a login with sudo")
     up.add_argument("--ccache", action="store_true", help="share the compiler cache")
     up.add_argument("--sources", action="store_true", help="share the sources directory")
-    down = words.add_parser("down", help="remove a node; the last one takes the lab with it")
-    down.add_argument("name")
+    down = words.add_parser("down", help="remove a node, with the last one its lab, or a kept lab")
+    down.add_argument("name", help="NODE, LAB/NODE for one outside the default lab, or LAB")
     words.add_parser("list", help="every lab and node")
     clean = words.add_parser("clean", help="remove what dead labs left behind")
     clean.add_argument("--kept", action="store_true", help="kept labs, too, whoever uses them")
@@ -68,9 +68,14 @@ def _find(name: str) -> tuple[Lab, Node]:
 
 
 def _down(asked: argparse.Namespace) -> None:
+    """A node by its name, or a whole kept lab by its own; a lab that a process owns is its own."""
+    kept = {record.get("name") for record in lab.records().values() if lab.keeps(record)}
+    if asked.name in kept:
+        Lab.find(asked.name).close()
+        return
     place, node = _find(asked.name)
     node.destroy()
-    if place.name == DEFAULT and not place.nodes():
+    if place.name in kept and not place.nodes():
         place.close()
 
 

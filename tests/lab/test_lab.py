@@ -361,3 +361,12 @@ def test_the_command_line_boots_reaches_and_removes_a_node(lab: Lab) -> None:
     finally:
         cli("down", "by-hand")
     assert "by-hand" not in cli("list")
+
+
+def test_a_kept_lab_is_taken_away_by_its_name(lab: Lab) -> None:
+    other = Lab("kept-by-test", keep=True)
+    other.boot("box")
+    argv = [sys.executable, "-m", "tests.lab", "down", "kept-by-test"]
+    subprocess.run(argv, cwd=ROOT, check=True, timeout=120)
+    with pytest.raises(LabError):
+        Lab.find("kept-by-test")
