@@ -79,7 +79,8 @@ def _reasons(site: Site, best: Candidate) -> Iterator[str]:
     chosen, pins, matrix = best.combination, site.pins, site.matrix
     release = chosen.release
     if site.want.model == "auto":
-        yield f"{chosen.model.name}: the best model by our order that fits and can be applied here"
+        found = "fits" if best.not_applicable else "fits and can be applied here"
+        yield f"{chosen.model.name}: the best model by our order that {found}"
     if pins.engine is None:
         because = route_for(pins.workload, chosen).because
         yield f"{release.engine} for {pins.workload.id}: {because}"
