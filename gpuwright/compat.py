@@ -19,6 +19,7 @@ from gpuwright.rows import Device, KvCacheDtypeRow, WorkloadRow
 from gpuwright.versions import at_least, parse_version, within
 
 UNKNOWN = "unknown"
+LLAMA_CPP_SEQUENCES = 256
 
 
 def architecture(host: Host, release: ReleaseRow) -> Reason | None:
@@ -126,7 +127,17 @@ def context(max_model_len: int | None, model: ModelRow) -> Reason | None:
 def sequences(
     max_num_seqs: int | None, release: ReleaseRow, workload: WorkloadRow
 ) -> Reason | None:
-    """vLLM does not start where one step cannot hold a token of each request."""
+    """vLLM does not start where one step cannot hold a token of each request, llama.cpp where
+    there are more than its LLAMA_MAX_SEQ (src/llama-cparams.h at b11434)."""
+    most = LLAMA_CPP_SEQUENCES
+    llama_cpp = release.memory_model is MemoryModel.LLAMA_CPP
+    if llama_cpp and max_num_seqs is not None and max_num_seqs > most:
+        return Needs(
+            subject="max_num_seqs",
+            needed=f"at most {most}",
+            found=f"{max_num_seqs:,}",
+            row=release.id,
+        )
     batch = workload.max_num_batched_tokens
     limited = release.memory_model is MemoryModel.VLLM
     if not limited or max_num_seqs is None or max_num_seqs <= batch:

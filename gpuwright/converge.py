@@ -5,7 +5,7 @@ come out. Nothing here trusts a record where the node itself can be read.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ class Changes:
     packages: tuple[str, ...] = ()
     user: str | None = None
     directories: tuple[Directory, ...] = ()
+    modes: tuple[Directory, ...] = ()
+    """Files and directories of engine and model that are right but for their owner or mode."""
     build: str | None = None
     fetch: str | None = None
     environment: str | None = None
@@ -37,12 +39,14 @@ class Changes:
         """Every change as one line, in the order in which a run makes them."""
         packages = f"install packages {' '.join(self.packages)}" if self.packages else None
         paths = " ".join(directory.path for directory in self.directories)
+        loosened = " ".join(row.path for row in self.modes)
         in_order = (
             packages,
             self.user,
             f"create or repair directories {paths}" if paths else None,
             self.fetch,
             self.build,
+            f"put back owner and mode of {loosened}" if loosened else None,
             self.environment,
             self.environment_mode,
             self.unit,
@@ -88,6 +92,7 @@ def changes(expected: Expected, document: Document) -> Changes:
             for directory in directories(expected.layout)
             if _directory_differs(directory, document)
         ),
+        modes=tuple(_loosened(expected, document)),
         build=build,
         fetch=fetch,
         environment=environment,
@@ -111,6 +116,20 @@ def _directory_differs(directory: Directory, document: Document) -> bool:
         or (entry["mode"], entry["owner"], entry["group"])
         != (directory.mode, directory.owner, directory.group)
     )
+
+
+def _loosened(expected: Expected, document: Document) -> Iterator[Directory]:
+    """What the service reads and runs, where it stands with another owner or mode than ours."""
+    engine, model = expected.engine_dir, expected.checkpoint_dir
+    rows = [Directory(path=path) for path in (engine, f"{engine}/bin", model)]
+    rows += [Directory(path=f"{engine}/{name}") for name in expected.engine_files]
+    rows += [Directory(path=f"{model}/{file.path}", mode="0644") for file in expected.plan.files]
+    for row in rows:
+        entry = file_entry(document, row.path)
+        if entry is None or entry["type"] not in ("file", "dir"):
+            continue
+        if (entry["mode"], entry["owner"], entry["group"]) != (row.mode, row.owner, row.group):
+            yield row
 
 
 def _stamped(document: Document, directory: str) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ start against the files' times, and whether it answers with our key say what it 
 """
 
 from collections.abc import Mapping
+from ipaddress import ip_address
 from typing import Any
 
 from gpuwright.expected import PLAN_VARIABLE, Expected
@@ -28,6 +29,16 @@ def obstacle(expected: Expected, document: Document) -> str | None:
     ):
         if value is None:
             return f"the probe could not read {what}" + (f": {notes}" if notes else "")
+    user = ours["user"]
+    if user and (user["uid"] == 0 or not user["shell"].endswith(("/nologin", "/false"))):
+        return (
+            f"user {user['name']} is there with user id {user['uid']} and shell {user['shell']}: "
+            "needed a system user without login"
+        )
+    for path in (expected.environment_path, expected.unit_path, expected.record_path):
+        entry = ours["files"].get(path)
+        if entry and entry["type"] != "file":
+            return f"{path} is a {entry['type']}, needed a regular file; move it away"
     secrets = ours["files"].get(expected.environment_path) or {}
     if spoilt := sorted(set(secrets.get("unusable") or ()) & set(expected.secret_names)):
         return (
@@ -88,11 +99,28 @@ def restart_reason(
     for path in binaries + models:
         if _renewed_since(file_entry(document, path), started, document):
             return f"restart {name}: {path} is newer than the process"
+    uid, user = service.get("uid"), document["ours"]["user"] or {}
+    if uid is not None and uid != user.get("uid", uid):
+        return f"restart {name}: it runs as user id {uid}, needed {user['name']}"
+    if elsewhere := _listening_elsewhere(expected, document):
+        return f"restart {name}: it listens on {elsewhere}, needed {expected.plan.bind}"
     health = service.get("health") or {}
+    if health.get("keyless_status") == 200:
+        return f"restart {name}: it answers without a key"
     if health.get("models_status") in (401, 403):
         return f"restart {name}: it does not know the key in {expected.environment_path}"
     if trouble_of(expected, document) and _age_seconds(document) > expected.start_timeout_seconds:
         return f"restart {name}: it has not answered for longer than a start takes"
+    return None
+
+
+def _listening_elsewhere(expected: Expected, document: Document) -> str | None:
+    """An address that the plan does not bind and on which the unit hears its port all the same."""
+    wanted = ip_address(expected.plan.bind)
+    for heard in document["ports"] or []:
+        ours = heard["port"] == expected.plan.port and heard["unit"] == expected.unit_name
+        if ours and ip_address(heard["address"]) != wanted:
+            return str(heard["address"])
     return None
 
 

@@ -73,11 +73,13 @@ def user_exists(reason: str | None) -> Commands:
     if not reason:
         host.noop(f"user {USER} exists")
         return
+    yield StringCommand("groupadd", "--system", "--force", USER)
     yield StringCommand(
         *("getent", "passwd", USER, ">/dev/null", "||"),
         "useradd",
         "--system",
-        "--user-group",
+        "--gid",
+        USER,
         "--no-create-home",
         "--home-dir",
         "/nonexistent",
@@ -93,12 +95,20 @@ def directories_stand(directories: Sequence[Directory]) -> Commands:
     if not directories:
         host.noop("our directories stand as planned")
         return
+    yield program("write", {"directories": [_owned(row) for row in directories]})
+
+
+@operation()
+def modes_are_put_back(rows: Sequence[Directory]) -> Commands:
+    """Give files and directories that are right otherwise their owner and mode again."""
+    if not rows:
+        host.noop("engine and model are root's, and nobody else writes them")
+        return
     yield program(
         "write",
         {
-            "directories": [
-                {"path": d.path, "mode": d.mode, "owner": d.owner, "group": d.group}
-                for d in directories
+            "modes": [
+                {"path": r.path, "mode": r.mode, "owner": r.owner, "group": r.group} for r in rows
             ]
         },
     )
@@ -144,6 +154,10 @@ def unit_is_written(path: str, text: str, reason: str | None) -> Commands:
     )
     yield StringCommand("sh", "-c", QuoteString(_VERIFY), "verify", QuoteString(candidate))
     yield program("write", {"files": [_readable(path, text)]})
+
+
+def _owned(row: Directory) -> dict[str, Any]:
+    return {"path": row.path, "mode": row.mode, "owner": row.owner, "group": row.group}
 
 
 def _readable(path: str, text: str | None) -> dict[str, Any]:

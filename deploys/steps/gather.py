@@ -11,13 +11,17 @@ from facts.node import Node, Reachable
 
 _T = TypeVar("_T")
 _PARALLEL = 20
+_PROBE_SECONDS = 120
 
 
 def documents(state: State, specs: Iterable[tuple[Host, dict[str, Any]]]) -> dict[Host, Any]:
     """The node document of each host, or `{"ok": False, "error": sentence}` for one without."""
 
     def ask(host: Host, spec: dict[str, Any]) -> Any:
-        return host.get_fact(Node, spec=spec, _ignore_errors=True) or Node.default()
+        # A node that goes silent must not hold up the others for ever; hashing may take its time.
+        timeout = None if spec["verify"] == "full" else _PROBE_SECONDS
+        found = host.get_fact(Node, spec=spec, _ignore_errors=True, _timeout=timeout)
+        return found or Node.default()
 
     return _each(state, list(specs), ask)
 

@@ -22,6 +22,7 @@ from gpuwright.plan import Plan
 from gpuwright.refusals import HostError, MatrixError, Refusal, WantError
 from gpuwright.running import obstacle, remarks
 from gpuwright.selection import decide
+from gpuwright.units import UnitError
 from gpuwright.want import Want
 
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
@@ -61,7 +62,7 @@ class _NoPlanError(Exception):
         self.explanation = explanation or f"refused: {sentence}"
 
 
-_FAULTS = (_NoPlanError, WantError, HostError, MatrixError)
+_FAULTS = (_NoPlanError, WantError, HostError, MatrixError, UnitError)
 _Run = dict[Host, Any] | str
 _lock = RLock()
 _plans: WeakKeyDictionary[State, _Run] = WeakKeyDictionary()
@@ -161,7 +162,26 @@ def _answers(state: State) -> tuple[dict[Host, _Answer], dict[str, Exception]]:
             answers[host] = _answer(host, wants[host], document)
         except _FAULTS as error:
             faults[_name(host)] = error
+    faults |= _same_machines(answers)
     return answers, faults
+
+
+def _same_machines(answers: Mapping[Host, _Answer]) -> dict[str, Exception]:
+    """Entries that are one and the same machine: they would be planned as if each were alone."""
+    seen: dict[str, Host] = {}
+    faults: dict[str, Exception] = {}
+    for host, answer in answers.items():
+        identity = answer.document["os"].get("identity")
+        if identity is None:
+            continue
+        first = seen.setdefault(identity, host)
+        if first is not host:
+            for one, other in ((host, first), (first, host)):
+                faults[_name(one)] = _NoPlanError(
+                    f"is the same machine as {_name(other)}: one entry of a machine in a run; "
+                    "several services come from several inventories, one run after the other"
+                )
+    return faults
 
 
 def _answer(host: Host, want: Want, document: Mapping[str, Any]) -> _Answer:

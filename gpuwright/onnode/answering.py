@@ -13,7 +13,13 @@ from gpuwright.onnode.outcome import clean
 
 _MOST_BYTES = 1 << 20
 
-NO_HEALTH: dict[str, Any] = {"status": None, "models": None, "models_status": None, "error": None}
+NO_HEALTH: dict[str, Any] = {
+    "status": None,
+    "models": None,
+    "models_status": None,
+    "keyless_status": None,
+    "error": None,
+}
 
 
 def loopback(bind: str) -> str:
@@ -83,7 +89,7 @@ def health(
     key: str | None,
     seconds: float = 2.0,
 ) -> dict[str, Any]:
-    """What /health and, asked with the key, /v1/models say at `place` (address to bind, port).
+    """What /health and /v1/models, asked with the key and without, say at `place` (bind, port).
 
     `heard` is who listens on the node. Nothing is sent to a listener that is not of `unit`: whoever
     took its port would be given the key. `error` is a sentence where there is no answer.
@@ -101,6 +107,7 @@ def health(
         found["models_status"], body = exchange(address, port, "/v1/models", key, seconds)
         if found["models_status"] == 200:
             found["models"] = models(body)
+            found["keyless_status"], _ = exchange(address, port, "/v1/models", None, seconds)
     except ConnectionRefusedError:
         found["error"] = f"nothing listens on {shown}"
     except socket.timeout:  # noqa: UP041  not the same before Python 3.10

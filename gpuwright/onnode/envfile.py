@@ -114,12 +114,18 @@ def valid_key(value: str) -> bool:
     return all(re.match(r"[\x21-\x7e]{8,}\Z", key) for key in value.split(","))
 
 
+_ENGINES_OWN = ("LLAMA_API_KEY", "VLLM_API_KEY")
+
+
 def api_key(text: str) -> str | None:
     """The key to ask a server with: the value of the first variable whose name ends in API_KEY.
 
     llama.cpp takes several keys with commas between: the first of them will do.
     """
-    for name, content in variables(text).items():
+    found = variables(text)
+    # An operator's further keys may stand before the engine's own.
+    for name in sorted(found, key=lambda name: name not in _ENGINES_OWN):
+        content = found[name]
         if is_key(name):
             return (content.split(",")[0] if name.startswith("LLAMA_") else content) or None
     return None

@@ -175,6 +175,20 @@ class Gate:
         rate = round(tokens / spent, 1) if tokens and spent > 0 else None
         return {"text": clean(said, 300), "tokens": tokens, "tokens_per_second": rate}
 
+    def check_closed(self) -> None:
+        """NodeError: whoever has no key is answered, too."""
+        if not self.key:
+            return
+        try:
+            status, _ = exchange(loopback(self.bind), self.port, "/v1/models", None, 10.0)
+        except (OSError, ValueError) as problem:
+            raise self.fail(f"{self.unit} stopped to answer: {problem}") from None
+        if status == 200:
+            raise self.fail(
+                f"{self.unit} answers without a key, too",
+                f"see what takes {self.spec['env_file']} away from it: systemctl cat {self.unit}",
+            )
+
     def check_gpus(self) -> list[str]:
         """The planned UUIDs, each with a process of ours on it. NodeError: a card without one.
 
@@ -236,6 +250,7 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     gate = Gate(spec, carried)
     gate.wait_for_model()
     said = gate.complete()
+    gate.check_closed()
     gpus = gate.check_gpus()
     now = gate.unit_state()
     if now["active"] not in ("active", None):

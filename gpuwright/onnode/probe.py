@@ -59,7 +59,9 @@ _NOTHING_KNOWN: dict[str, Any] = {
         "devices": [],
         "pci": [],
     },
-    "os": dict.fromkeys(("id", "version_id", "codename", "name", "kernel", "architecture")),
+    "os": dict.fromkeys(
+        ("id", "version_id", "codename", "name", "kernel", "architecture", "identity")
+    ),
     "glibc": None,
     "python": {"version": None, "executable": None},
     "cpu": {"model": None, "threads": None, "flags": None},

@@ -94,10 +94,15 @@ def process(tree: Tree, pid: int) -> dict[str, Any]:
         inode: int | None = os.stat(tree.at(f"/proc/{pid}/exe")).st_ino
     except OSError:
         inode = None
+    try:
+        owner: int | None = os.stat(tree.at(f"/proc/{pid}")).st_uid
+    except OSError:
+        owner = None
     return {
         "started_at": started_at(tree, pid),
         "environment": environment(tree.data(f"/proc/{pid}/environ", 1 << 20) or b""),
         "exe": {"path": clean(path), "inode": inode} if path else None,
+        "uid": owner,
     }
 
 
@@ -119,4 +124,4 @@ def pids(tree: Tree, group: str | None) -> list[int]:
     return sorted(found)
 
 
-NO_PROCESS: dict[str, Any] = {"started_at": None, "environment": {}, "exe": None}
+NO_PROCESS: dict[str, Any] = {"started_at": None, "environment": {}, "exe": None, "uid": None}

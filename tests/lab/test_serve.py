@@ -27,6 +27,7 @@ UNIT = "gpuwright-llm.service"
 LAYOUT = Layout()
 KEY_FILE = LAYOUT.environment_path("llm")
 RESTARTED = ["The service runs what the plan says", "The model answers"]
+PROTECTED = "Engine and model are root's alone to change"
 
 
 class Served:
@@ -101,7 +102,7 @@ def test_first_run_shows_the_plan_and_changes_everything_it_names(served: Served
     assert "SmolLM2-135M-Instruct" in served.first.text
     assert "llama.cpp" in served.first.text
     assert served.first.changed[-2:] == RESTARTED
-    assert served.first.quiet == []
+    assert served.first.quiet == [PROTECTED]
 
 
 def test_unit_is_enabled_and_active(served: Served) -> None:
@@ -184,7 +185,7 @@ def test_second_run_changes_nothing_and_restarts_nothing(served: Served) -> None
     pid = served.pid
     second = run(served.inventory)
     assert second.changed == []
-    assert len(second.quiet) == len(served.first.changed)
+    assert len(second.quiet) == len(served.first.changed) + 1
     assert served.pid == pid
 
 
@@ -290,6 +291,9 @@ def test_drift_is_repaired_with_a_restart_and_nothing_else(
         (f"chown gpuwright {KEY_FILE}", "The API key exists, for root alone"),
         (f"chmod 0755 {LAYOUT.environments}", "Directories stand with their owners and modes"),
         (f"systemctl --quiet disable {UNIT}", "The service starts at boot"),
+        (f"chmod 0666 {LAYOUT.model_store}/*/*.gguf", PROTECTED),
+        (f"chown nobody {LAYOUT.engines}/*/bin/llama-server", PROTECTED),
+        (f"chmod 0700 {LAYOUT.engines}/*", PROTECTED),
         (f"rm {LAYOUT.plan_path('llm')}", "The node's record is the plan's"),
         (f"echo '{{}}' > {LAYOUT.plan_path('llm')}", "The node's record is the plan's"),
     ],
@@ -347,6 +351,23 @@ def test_second_service_is_bound_where_asked_and_leaves_the_first_alone(served: 
         assert served.pid == pid
     finally:
         served.shell("systemctl disable --now gpuwright-open.service")
+
+
+def test_service_that_a_drop_in_opens_is_not_passed(served: Served) -> None:
+    """No run may end well while whoever has no key is answered."""
+    folder = f"/etc/systemd/system/{UNIT}.d"
+    text = "[Service]\nUnsetEnvironment=LLAMA_API_KEY\n"
+    served.node.run(f"mkdir {folder} && cat > {folder}/x.conf", stdin=text)
+    served.shell(f"systemctl daemon-reload; systemctl restart {UNIT}")
+    served.shell("until curl -sf http://127.0.0.1:8080/health; do sleep .2; done")
+    try:
+        done = run(served.inventory, check=False)
+        assert done.status != 0
+        assert "answers without a key" in done.text
+        assert f"{folder}/x.conf" in done.text
+    finally:
+        served.shell(f"rm -r {folder}; systemctl daemon-reload")
+    assert run(served.inventory).changed == RESTARTED
 
 
 def test_package_lists_held_by_another_process_are_waited_for(served: Served) -> None:

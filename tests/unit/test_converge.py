@@ -57,7 +57,10 @@ def _serving() -> dict[str, Any]:
         row.path: _file(type="dir", mode=row.mode) for row in directories(LAYOUT)
     }
     files |= {
-        BINARY: _file(),
+        BINARY: _file(mode="0755"),
+        ENGINE: _file(type="dir", mode="0755"),
+        f"{ENGINE}/bin": _file(type="dir", mode="0755"),
+        LAYOUT.checkpoint_dir(PLAN.checkpoint): _file(type="dir", mode="0755"),
         MODEL: _file(),
         KEY_FILE: _file(mode="0600", variables=["LLAMA_API_KEY"]),
         EXPECTED.unit_path: _file(EXPECTED.unit),
@@ -66,11 +69,12 @@ def _serving() -> dict[str, Any]:
     return {
         "time": 2000.0,
         "virtualization": "none",
+        "ports": [{"port": 8080, "address": "127.0.0.1", "unit": "gpuwright-llm.service"}],
         "notes": [],
         "packages": {"libgomp1": "1", "cmake": None},
         "gpus": {"devices": []},
         "ours": {
-            "user": {"name": "gpuwright"},
+            "user": {"name": "gpuwright", "uid": 998, "shell": "/usr/sbin/nologin"},
             "files": files,
             "stamps": {
                 f"{ENGINE}/gpuwright.json": {"files": {"bin/llama-server": dict(stamp)}},
@@ -83,6 +87,7 @@ def _serving() -> dict[str, Any]:
                 "active": "active",
                 "drop_ins": [],
                 "exe": {"path": BINARY, "inode": 7},
+                "uid": 998,
                 "enabled": "enabled",
                 "need_daemon_reload": False,
                 "main_pid": 42,
@@ -125,7 +130,7 @@ def test_everything_is_to_be_done_on_a_bare_node() -> None:
     document["packages"] = {"libgomp1": None, "cmake": None}
     document["ours"] = {"user": None, "files": {}, "stamps": {}, "service": None}
     found = changes(EXPECTED, document)
-    assert _named(found) == set(Changes.__dataclass_fields__) - {"environment_mode"}
+    assert _named(found) == set(Changes.__dataclass_fields__) - {"environment_mode", "modes"}
     assert found.packages == ("libgomp1", "cmake")
     assert len(found.reasons()) == len(_named(found))
 
@@ -167,6 +172,12 @@ RESTARTED = {"restart", "gate"}
         ("plan unknown to the process", lambda d: _service(d).update(environment={}), RESTARTED),
         ("another binary runs", lambda d: _service(d).update(
             exe={"path": f"{BINARY} (deleted)", "inode": 6}), RESTARTED),
+        ("runs as root", lambda d: _service(d).update(uid=0), RESTARTED),
+        ("hears everywhere", lambda d: d["ports"][0].update(address="0.0.0.0"), RESTARTED),
+        ("needs no key", lambda d: _service(d)["health"].update(keyless_status=200), RESTARTED),
+        ("model writable", lambda d: _files(d)[MODEL].update(mode="0666"), {"modes"}),
+        ("binary not root's", lambda d: _files(d)[BINARY].update(owner="nobody"), {"modes"}),
+        ("engine closed", lambda d: _files(d)[ENGINE].update(mode="0700"), {"modes"}),
         ("older plan runs", lambda d: _service(d)["environment"].update({PLAN_VARIABLE: "old"}),
          RESTARTED),
         ("still loading", lambda d: _service(d).update(
@@ -245,6 +256,23 @@ def test_masked_unit_is_an_obstacle_and_a_serving_node_has_none() -> None:
     assert obstacle(EXPECTED, document) is None
     _service(document)["load"] = "masked"
     assert "systemctl unmask gpuwright-llm.service" in (obstacle(EXPECTED, document) or "")
+
+
+@pytest.mark.parametrize(
+    "user",
+    [{"uid": 0, "shell": "/usr/sbin/nologin"}, {"uid": 1000, "shell": "/bin/bash"}],
+)
+def test_user_that_is_root_or_logs_in_is_an_obstacle(user: dict[str, Any]) -> None:
+    document = _serving()
+    document["ours"]["user"] |= user
+    assert "user gpuwright" in (obstacle(EXPECTED, document) or "")
+
+
+@pytest.mark.parametrize("path", [KEY_FILE, EXPECTED.unit_path, EXPECTED.record_path])
+def test_link_in_the_place_of_a_file_of_ours_is_an_obstacle(path: str) -> None:
+    document = _serving()
+    _files(document)[path]["type"] = "link"
+    assert f"{path} is a link" in (obstacle(EXPECTED, document) or "")
 
 
 def test_key_that_cannot_be_used_is_an_obstacle_and_never_replaced() -> None:

@@ -198,7 +198,23 @@ def test_the_key_is_sent_when_it_is_needed_and_not_before(node: Node):
         assert node.gate(server.port)["ok"] is True
         sent = [(path, headers.get("Authorization")) for _, path, headers in server.seen]
     assert sent[0] == ("/health", None)
-    assert {key for path, key in sent if path != "/health"} == {f"Bearer {KEY}"}
+    # With the key to be answered, and without it to be refused.
+    with_key = [path for path, key in sent if key == f"Bearer {KEY}"]
+    assert with_key == ["/v1/models", "/v1/chat/completions"]
+    assert {path for path, key in sent if key is None} == {"/health", "/v1/models"}
+
+
+def test_a_service_that_answers_without_a_key_does_not_pass(node: Node):
+    def careless(exchange: Exchange) -> None:
+        exchange.headers.replace_header("Authorization", f"Bearer {KEY}") if (
+            "Authorization" in exchange.headers
+        ) else exchange.headers.add_header("Authorization", f"Bearer {KEY}")
+        serving()(exchange)
+
+    with site(careless) as server:
+        answer = node.gate(server.port)
+    assert answer["ok"] is False
+    assert "answers without a key" in answer["error"]
 
 
 def test_the_first_of_several_keys_is_sent_and_none_is_shown(node: Node):

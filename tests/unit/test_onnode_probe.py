@@ -280,10 +280,19 @@ def test_a_process_outside_of_the_control_group_is_told_nevertheless(node: Path,
 
 
 def served(exchange: Exchange) -> None:
-    exchange.reply_json({"data": [{"id": "smol"}]})
+    if exchange.path != "/health" and "Authorization" not in exchange.headers:
+        exchange.reply_json({"error": "no"}, 401)
+    else:
+        exchange.reply_json({"data": [{"id": "smol"}]})
 
 
-HEALTHY = {"status": 200, "models": ["smol"], "models_status": 200, "error": None}
+HEALTHY = {
+    "status": 200,
+    "models": ["smol"],
+    "models_status": 200,
+    "keyless_status": 401,
+    "error": None,
+}
 
 
 def test_asks_the_service_with_its_key(node: Path, tmp_path: Path):
@@ -291,10 +300,16 @@ def test_asks_the_service_with_its_key(node: Path, tmp_path: Path):
         listen(node, server.port, UNIT)
         found = look(node, tmp_path, service="llm", bind="0.0.0.0", port=server.port)
     assert found["ours"]["service"]["health"] == HEALTHY
-    (_, first, open_to_all), (_, second, with_key) = server.seen
-    assert (first, second) == ("/health", "/v1/models")
-    assert "Authorization" not in open_to_all
-    assert with_key["Authorization"] == "Bearer 0123456789abcdef"
+    asked = [(path, headers.get("Authorization")) for _, path, headers in server.seen]
+    key = "Bearer 0123456789abcdef"
+    assert asked == [("/health", None), ("/v1/models", key), ("/v1/models", None)]
+
+
+def test_a_service_that_needs_no_key_is_told(node: Path, tmp_path: Path):
+    with site(lambda exchange: exchange.reply_json({"data": [{"id": "smol"}]})) as server:
+        listen(node, server.port, UNIT)
+        found = look(node, tmp_path, service="llm", port=server.port)
+    assert found["ours"]["service"]["health"] == {**HEALTHY, "keyless_status": 200}
 
 
 def test_a_stranger_on_the_port_is_named_and_is_not_sent_the_key(node: Path, tmp_path: Path):
@@ -306,6 +321,7 @@ def test_a_stranger_on_the_port_is_named_and_is_not_sent_the_key(node: Path, tmp
         "status": None,
         "models": None,
         "models_status": None,
+        "keyless_status": None,
         "error": f"port {server.port} is held by nginx (pid 99, nginx.service), not by {UNIT}",
     }
 
