@@ -216,6 +216,20 @@ def test_run_goes_on_without_an_unreached_host_for_the_word_true_alone(
     assert said is None or said in done.text
 
 
+def test_two_entries_of_one_machine_are_refused_by_both_names(tmp_path: Path) -> None:
+    def rig(name: str, port: int) -> tuple[str, dict[str, Any]]:
+        host, data = cpu_rig(name, gpuwright={"model": "auto", "service": name, "port": port})
+        answer = json.loads(data["fake_responses"]["gpuwright: probe"])
+        answer["os"]["identity"] = "0123456789abcdef"
+        data["fake_responses"]["gpuwright: probe"] = json.dumps(answer)
+        return host, data
+
+    done = pyinfra("--dry", written(tmp_path, rig("one", 8080), rig("two", 8081)), SERVE)
+    assert done.status != 0
+    assert "@fake/one: is the same machine as @fake/two" in done.text
+    assert "@fake/two: is the same machine as @fake/one" in done.text
+
+
 def test_wants_of_all_hosts_are_checked_before_any_is_planned(tmp_path: Path) -> None:
     hosts = (
         cpu_rig("good"),
