@@ -28,7 +28,7 @@ class Build:
         return ModelFile(
             path=pinned.filename,
             bytes=pinned.bytes or 0,
-            sha256=pinned.sha256 or "",
+            sha256=self.recipe.archive_sha256,
             sources=tuple(
                 row.source() for row in self.recipe.sources if row.sha256 == pinned.sha256
             ),

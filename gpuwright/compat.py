@@ -129,24 +129,19 @@ def sequences(
 ) -> Reason | None:
     """vLLM does not start where one step cannot hold a token of each request, llama.cpp where
     there are more than its LLAMA_MAX_SEQ (src/llama-cparams.h at b11434)."""
-    most = LLAMA_CPP_SEQUENCES
-    llama_cpp = release.memory_model is MemoryModel.LLAMA_CPP
-    if llama_cpp and max_num_seqs is not None and max_num_seqs > most:
-        return Needs(
-            subject="max_num_seqs",
-            needed=f"at most {most}",
-            found=f"{max_num_seqs:,}",
-            row=release.id,
-        )
-    batch = workload.max_num_batched_tokens
-    limited = release.memory_model is MemoryModel.VLLM
-    if not limited or max_num_seqs is None or max_num_seqs <= batch:
+    step = workload.max_num_batched_tokens
+    limits = {
+        MemoryModel.VLLM: (step, f", the tokens of one step for {workload.id}", workload.id),
+        MemoryModel.LLAMA_CPP: (LLAMA_CPP_SEQUENCES, "", release.id),
+    }
+    most, because, row = limits.get(release.memory_model, (None, "", None))
+    if most is None or max_num_seqs is None or max_num_seqs <= most:
         return None
     return Needs(
         subject="max_num_seqs",
-        needed=f"at most {batch:,}, the tokens of one step for {workload.id}",
+        needed=f"at most {most:,}{because}",
         found=f"{max_num_seqs:,}",
-        row=workload.id,
+        row=row,
     )
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from gpuwright.expected import STAMP, Directory, Expected, directories
 from gpuwright.layout import USER
-from gpuwright.plan import ModelFile
 from gpuwright.running import Document, file_entry, restart_reason, trouble_of
 
 
@@ -177,14 +176,10 @@ def _build(expected: Expected, document: Document) -> str | None:
 
 def _fetch(expected: Expected, document: Document) -> str | None:
     for file in expected.plan.files:
-        if drift := _model_drift(expected, document, file):
+        wanted = (file.bytes, file.sha256)
+        if drift := _drift_of_file(document, expected.checkpoint_dir, file.path, wanted):
             return f"fetch {expected.plan.checkpoint}: {drift}"
     return None
-
-
-def _model_drift(expected: Expected, document: Document, file: ModelFile) -> str | None:
-    wanted = (file.bytes, file.sha256)
-    return _drift_of_file(document, expected.checkpoint_dir, file.path, wanted)
 
 
 def _environment(expected: Expected, document: Document) -> tuple[str | None, str | None]:

@@ -9,9 +9,9 @@ from gpuwright.builds import Build, content_key, cpu_args
 from gpuwright.catalogue import Matrix
 from gpuwright.engine_rows import BuildRow, ReleaseRow
 from gpuwright.expected import Expected
-from gpuwright.fetching import LOCKS
 from gpuwright.host import Host
 from gpuwright.launch import launch
+from gpuwright.layout import RUNTIME
 from gpuwright.plan import Plan
 from gpuwright.refusals import MatrixError
 from gpuwright.rows import DistroRow
@@ -101,12 +101,11 @@ def _build(release: ReleaseRow, build_tag: str, distro: DistroRow, node: Host) -
     recipe = release.build
     if recipe is None:
         raise MatrixError(f"{release.id}: nothing says how it is built")
-    archive = recipe.archive
     tag = next(row for row in release.build_tags if row.tag == build_tag)
     arguments = (*recipe.cmake_args, *tag.cmake_args, *cpu_args(recipe.cpu_options, node.cpu_flags))
     return Build(
         key=content_key(
-            archive_sha256=archive.sha256 or "",
+            archive_sha256=recipe.archive_sha256,
             cmake_args=arguments,
             compiler=distro.compiler,
             platform=f"{distro.id}-{node.architecture}",
@@ -135,7 +134,7 @@ def build_spec(wanted: Wanted, *, verify: str) -> dict[str, Any]:
         "archive": f"{cache}/sources/{build.archive.path}",
         "sha256": build.archive.sha256,
         "source_subdir": recipe.source_subdir,
-        "lock": f"{LOCKS}/{expected.engine_dir.rsplit('/', 1)[-1]}.lock",
+        "lock": f"{RUNTIME}/{expected.engine_dir.rsplit('/', 1)[-1]}.lock",
         "work_dir": f"{cache}/build",
         "ccache_dir": f"{cache}/ccache",
         "compiler": build.compiler,

@@ -6,13 +6,13 @@ from typing import Any
 
 from gpuwright.converge import Changes
 from gpuwright.expected import Expected
+from gpuwright.layout import RUNTIME
 from gpuwright.plan import ModelFile, Source
 from gpuwright.python_index import default_index_url
 from gpuwright.want import Want
 
 # Left free on the filesystem of the model store and of the sources after a download.
 RESERVE_BYTES = 1 << 30
-LOCKS = "/run/gpuwright"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +70,7 @@ def _spec(want: Want, directory: str, files: Iterable[ModelFile], verify: str) -
         "reserve_bytes": RESERVE_BYTES,
         "preflight": False,
         "verify": verify,
-        "lock": f"{LOCKS}/{directory.rsplit('/', 1)[-1]}.lock",
+        "lock": f"{RUNTIME}/{directory.rsplit('/', 1)[-1]}.lock",
     }
 
 

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 USER = "gpuwright"
 
+# Gone with every boot: locks of programs at work, and units that are being looked at.
+RUNTIME = "/run/gpuwright"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:

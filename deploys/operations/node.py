@@ -13,7 +13,7 @@ from pyinfra.api import FunctionCommand, QuoteString, StringCommand, operation
 
 from deploys.operations.programs import program
 from gpuwright.expected import Directory
-from gpuwright.layout import USER
+from gpuwright.layout import RUNTIME, USER
 
 Commands = Generator[StringCommand | FunctionCommand]
 
@@ -104,14 +104,7 @@ def modes_are_put_back(rows: Sequence[Directory]) -> Commands:
     if not rows:
         host.noop("engine and model are root's, and nobody else writes them")
         return
-    yield program(
-        "write",
-        {
-            "modes": [
-                {"path": r.path, "mode": r.mode, "owner": r.owner, "group": r.group} for r in rows
-            ]
-        },
-    )
+    yield program("write", {"modes": [_owned(row) for row in rows]})
 
 
 @operation()
@@ -119,7 +112,7 @@ def secrets_are_generated(
     path: str, names: Sequence[str], missing: str | None, mode: str | None
 ) -> Commands:
     """Generate what is missing in an environment file on the node itself; it never leaves it."""
-    owned = {"path": path, "mode": "0600", "owner": "root", "group": "root"}
+    owned = _owned(Directory(path=path, mode="0600"))
     if missing:
         yield program("write", {"files": [owned | {"generate": list(names)}]})
     elif mode:
@@ -143,12 +136,11 @@ def unit_is_written(path: str, text: str, reason: str | None) -> Commands:
     if not reason:
         host.noop(f"{path} is the plan's")
         return
-    directory = "/run/gpuwright"
-    candidate = f"{directory}/{path.rsplit('/', 1)[-1]}"
+    candidate = f"{RUNTIME}/{path.rsplit('/', 1)[-1]}"
     yield program(
         "write",
         {
-            "directories": [_readable(directory, None) | {"mode": "0755"}],
+            "directories": [_owned(Directory(path=RUNTIME))],
             "files": [_readable(candidate, text)],
         },
     )
@@ -160,9 +152,8 @@ def _owned(row: Directory) -> dict[str, Any]:
     return {"path": row.path, "mode": row.mode, "owner": row.owner, "group": row.group}
 
 
-def _readable(path: str, text: str | None) -> dict[str, Any]:
-    entry: dict[str, Any] = {"path": path, "mode": "0644", "owner": "root", "group": "root"}
-    return entry if text is None else entry | {"content": text}
+def _readable(path: str, text: str) -> dict[str, Any]:
+    return _owned(Directory(path=path, mode="0644")) | {"content": text}
 
 
 @operation()

@@ -93,6 +93,13 @@ def test_a_pinned_number_of_requests_is_planned_exactly(engine):
     assert planned("2x3090-nvlink", pins).max_num_seqs == 7
 
 
+def test_more_requests_than_llama_cpp_has_sequences_are_refused():
+    pins = {"model": "smollm2", "max_num_seqs": 257, "max_model_len": 512}
+    reasons = refused("cpu-debian12", pins).reasons
+    assert any("max_num_seqs: needs at most 256, found 257" in reason for reason in reasons)
+    assert planned("cpu-debian12", pins | {"max_num_seqs": 256}).max_num_seqs == 256
+
+
 def test_more_requests_than_one_step_of_vllm_holds_are_refused_with_how_many_it_does():
     pins = {"engine": "vllm", "model": "gemma-4-26b", "max_num_seqs": 2049}
     refusal = refused("1x3090", pins)
