@@ -18,7 +18,7 @@ from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.node_rules import disk_reason
 from gpuwright.pins import pinned_gpus
 from gpuwright.plan import Rejection
-from gpuwright.refusals import CpuNotAsked, Needs, Reason, Superseded
+from gpuwright.refusals import CpuNotAsked, Needs, Reason, Superseded, rejection_of
 from gpuwright.rows import Device
 from gpuwright.site import (
     Combination,
@@ -39,11 +39,7 @@ class Failure:
 
     @property
     def rejection(self) -> Rejection:
-        return Rejection(
-            candidate=self.label,
-            sentence=self.reason.sentence(),
-            row=getattr(self.reason, "row", None),
-        )
+        return rejection_of(self.label, self.reason)
 
 
 def candidates(site: Site) -> Iterator[Candidate | Failure]:

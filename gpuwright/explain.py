@@ -60,7 +60,7 @@ def explain_plan(plan: Plan, *, brief: bool = False) -> str:
     else:
         lines += ["", f"memory of {plan.memory.where}", *_memory_table(plan.memory)]
     lines += _section("why", plan.reasons, brief=brief)
-    lines += _section("warnings", plan.warnings, brief=brief)
+    lines += _section("warnings", [each.sentence() for each in plan.warnings], brief=brief)
     if not brief:
         lines += _section("why not", _rejections(plan.why_not))
     return "\n".join(lines)
@@ -88,7 +88,7 @@ def _memory_table(memory: MemoryPlan) -> Iterator[str]:
 
 def _rejections(rejections: Iterable[Rejection]) -> Sequence[str]:
     return [
-        f"{each.candidate}: {each.sentence}" + (f" [{each.row}]" if each.row else "")
+        f"{each.candidate}: {each.reason}" + (f" [{each.row}]" if each.row else "")
         for each in rejections
     ]
 

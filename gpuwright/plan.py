@@ -74,11 +74,43 @@ class MemoryPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rejection:
-    """A candidate that lost, with its first hard reason in one sentence."""
+    """A candidate that lost, with its first hard reason in one sentence.
+
+    `needed` and `found` are its two sides, in one unit, where the reason has sides.
+    """
 
     candidate: str
-    sentence: str
+    reason: str
+    needed: str | None = None
+    found: str | None = None
     row: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanWarning:
+    """What may go wrong with a plan, and what to do or what the plan does about it."""
+
+    because: str
+    instead: str | None = None
+    hazard: str | None = None
+    """Id of the hazard row that says it; None where no row does."""
+    applied: bool = False
+    """Whether the plan does what `instead` says."""
+
+    def sentence(self) -> str:
+        link = "so" if self.applied else "instead"
+        text = self.because + (f"; {link}: {self.instead}" if self.instead else "")
+        return text + (f" [{self.hazard}]" if self.hazard else "")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Speculation:
+    """How tokens are drafted: the feature's id, how many at a time, and the drafter's checkpoint
+    where the draft is not part of the weights."""
+
+    method: str
+    tokens: int
+    drafter: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,12 +136,19 @@ class Plan:
     memory: MemoryPlan
     files: tuple[ModelFile, ...]
     reasons: tuple[str, ...]
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[PlanWarning, ...] = ()
     why_not: tuple[Rejection, ...] = ()
     not_applicable: str | None = None
     """One line that says why this plan can be shown but not applied; None: it can be applied."""
     parameters: dict[str, Any] = field(default_factory=dict)
     """Engine settings that launch.py turns into flags, in neutral words (threads, batch, ...)."""
+    speculation: Speculation | None = None
+    features: tuple[str, ...] = ()
+    """Ids of the feature rows that are in use."""
+    feature_arguments: tuple[str, ...] = ()
+    """Arguments from the rows of `features`, filled but for `{drafter}` and `{projector}`."""
+    assumed: tuple[str, ...] = ()
+    """What nobody measured or said, and the plan takes to be so; one sentence each."""
 
     @property
     def on_gpu(self) -> bool:

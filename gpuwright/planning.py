@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuwright.engine_rows import MemoryModel
 from gpuwright.fitting import Candidate
-from gpuwright.plan import ModelFile, Plan, PlannedGpu, Rejection
+from gpuwright.plan import ModelFile, Plan, PlannedGpu, PlanWarning, Rejection
 from gpuwright.refusals import gib
 from gpuwright.routing import route_for
 from gpuwright.rows import Effect
@@ -121,13 +121,22 @@ def _reasons(site: Site, best: Candidate) -> Iterator[str]:
         yield f"{length}: the most that fits in coarse steps"
 
 
-def _warnings(site: Site, best: Candidate) -> Iterator[str]:
-    chosen, host, want = best.combination, site.host, site.want
-    yield from best.fit.warnings
+def _warnings(site: Site, best: Candidate) -> Iterator[PlanWarning]:
+    for text in best.fit.warnings:
+        yield PlanWarning(because=text)
     for row in best.hazards:
-        changed = row.effect is Effect.AVOID and row.sets
-        link = "so" if changed else "instead"
-        yield row.because + (f"; {link}: {row.instead}" if row.instead else "") + f" [{row.id}]"
+        yield PlanWarning(
+            because=row.because,
+            instead=row.instead,
+            hazard=row.id,
+            applied=row.effect is Effect.AVOID and bool(row.sets),
+        )
+    for text in _remarks(site, best):
+        yield PlanWarning(because=text)
+
+
+def _remarks(site: Site, best: Candidate) -> Iterator[str]:
+    chosen, host, want = best.combination, site.host, site.want
     for gpu in chosen.gpus:
         if site.matrix.gpu(gpu) is None:
             yield (

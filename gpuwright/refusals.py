@@ -42,7 +42,10 @@ class HostError(_FaultsError):
 
 
 class Reason(Protocol):
-    """What every reason offers: one sentence, and what would help where that is known."""
+    """What every reason offers: one sentence, and what would help where that is known.
+
+    `needed`, `found` and `row` stand where a reason has them.
+    """
 
     def sentence(self) -> str: ...
 
@@ -91,10 +94,17 @@ class NoKernels:
     carried: tuple[str, ...]
     row: str | None = None
 
+    @property
+    def needed(self) -> str:
+        return ", ".join(self.carried)
+
+    @property
+    def found(self) -> str:
+        return self.capability
+
     def sentence(self) -> str:
-        carried = ", ".join(self.carried)
-        return f"binaries: hold code for compute capability {carried}, {self.gpu} has " + (
-            self.capability
+        return (
+            f"binaries: hold code for compute capability {self.needed}, {self.gpu} has {self.found}"
         )
 
     def remedy(self) -> str | None:
@@ -135,6 +145,14 @@ class OutOfMemory:
             f"{self.where}: {self.what} needs {gib(self.needed_bytes)}, "
             f"{gib(self.available_bytes)} can be had{held}"
         )
+
+    @property
+    def needed(self) -> str:
+        return gib(self.needed_bytes)
+
+    @property
+    def found(self) -> str:
+        return gib(self.available_bytes)
 
     def remedy(self) -> str | None:
         if self.largest_context_tokens:
@@ -244,6 +262,17 @@ class Unlisted:
 
     def remedy(self) -> str | None:
         return f"a row for {self.subject} in {self.file}" if self.file.endswith(".yaml") else None
+
+
+def rejection_of(candidate: str, reason: Reason) -> Rejection:
+    """`reason` as the line of the candidate that it rules out."""
+    return Rejection(
+        candidate=candidate,
+        reason=reason.sentence(),
+        needed=getattr(reason, "needed", None),
+        found=getattr(reason, "found", None),
+        row=getattr(reason, "row", None),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -123,4 +123,4 @@ def _lost(site: Site, loser: Candidate, best: Candidate) -> Rejection:
     sentence = f"fits; {text or 'it is equal and stands later in the matrix'}"
     if text == _CRITERIA[0]:
         sentence += f": {loser.not_applicable}"
-    return Rejection(candidate=loser.label, sentence=sentence)
+    return Rejection(candidate=loser.label, reason=sentence)

@@ -43,6 +43,10 @@ def setting(*path, to):
 
 
 def why_not(decision, candidate):
-    found = [each.sentence for each in decision.why_not if each.candidate == candidate]
+    found = [each.reason for each in decision.why_not if each.candidate == candidate]
     assert len(found) == 1, [each.candidate for each in decision.why_not]
     return found[0]
+
+
+def warnings_of(plan):
+    return [warning.sentence() for warning in plan.warnings]

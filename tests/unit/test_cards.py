@@ -7,7 +7,7 @@ import pytest
 from gpuwright.plan import Plan
 from gpuwright.refusals import WantError
 from gpuwright.site import UNTOLD_BYTES
-from tests.unit.decisions import GIB, decided, planned, refused, setting, why_not
+from tests.unit.decisions import GIB, decided, planned, refused, setting, warnings_of, why_not
 from tools.golden import WANTS, golden
 
 # Drivers, cards and wheels
@@ -53,7 +53,7 @@ def test_an_old_card_gets_the_build_for_the_older_cuda():
 
 def test_a_card_without_a_row_is_planned_and_said_to_be_unlisted():
     plan = planned("a6000-unlisted", {"model": "qwen3.6-27b"})
-    assert any("NVIDIA RTX A6000) has no row in gpus.yaml" in line for line in plan.warnings)
+    assert any("NVIDIA RTX A6000) has no row in gpus.yaml" in line for line in warnings_of(plan))
 
 
 def test_a_card_of_unknown_capability_is_refused():
@@ -105,7 +105,7 @@ def test_equal_cards_share_a_model_by_tensor_parallelism():
 def test_links_that_are_unknown_count_as_none():
     plan = planned("2x3090-pcie", {"model": "qwen3.6-27b"})
     assert plan.parameters["custom_all_reduce"] is False
-    assert any("[pcie-custom-all-reduce]" in line for line in plan.warnings)
+    assert any("[pcie-custom-all-reduce]" in line for line in warnings_of(plan))
 
 
 def test_unequal_cards_are_not_mixed_by_tensor_parallelism():

@@ -20,7 +20,7 @@ def test_a_brief_plan_keeps_its_warnings_and_leaves_out_the_others():
     plan = planned("2x3090-pcie", {"model": "qwen3.6-27b"})
     brief = explain_plan(plan, brief=True)
     assert "\n\n" not in brief
-    assert all(f"  warnings: {warning}" in brief for warning in plan.warnings)
+    assert all(f"  warnings: {warning.sentence()}" in brief for warning in plan.warnings)
     assert "why not" not in brief
     assert plan.not_applicable in brief
 
@@ -28,7 +28,7 @@ def test_a_brief_plan_keeps_its_warnings_and_leaves_out_the_others():
 def test_every_candidate_that_lost_is_shown():
     plan = planned("2x3090-pcie", {"model": "qwen3.6-27b"})
     shown = explain_plan(plan)
-    assert all(f"  - {each.candidate}: {each.sentence}" in shown for each in plan.why_not)
+    assert all(f"  - {each.candidate}: {each.reason}" in shown for each in plan.why_not)
 
 
 def test_a_refusal_shows_candidates_and_remedies():

@@ -5,7 +5,7 @@ import pytest
 from gpuwright.fetching import RESERVE_BYTES
 from gpuwright.node_rules import DISK_MARGIN_BYTES
 from gpuwright.refusals import Refusal
-from tests.unit.decisions import GIB, decided, planned, refused, setting, why_not
+from tests.unit.decisions import GIB, decided, planned, refused, setting, warnings_of, why_not
 from tools.golden import document
 
 SMALL = {"model": "smollm2"}
@@ -48,7 +48,7 @@ def test_gpus_none_serves_from_the_cpu_beside_a_card():
     plan = planned("1x3090", {"model": "smollm2", "gpus": "none"})
     assert plan.gpus == ()
     assert plan.not_applicable is None
-    assert "`gpus: none`: the card of this node stays unused" in plan.warnings
+    assert "`gpus: none`: the card of this node stays unused" in warnings_of(plan)
 
 
 # Broken drivers
@@ -281,7 +281,7 @@ def test_room_on_one_filesystem_is_counted_once():
 
 def test_free_space_that_is_unknown_is_said():
     plan = planned("cpu-debian12", None, setting("disks", "/var/lib/gpuwright/models", to=None))
-    assert "free space below /var/lib/gpuwright/models is unknown" in plan.warnings
+    assert "free space below /var/lib/gpuwright/models is unknown" in warnings_of(plan)
 
 
 # Directories that the operator chose

@@ -14,7 +14,7 @@ from gpuwright.plan import Plan
 from gpuwright.refusals import HostError, Refusal, WantError
 from gpuwright.selection import decide
 from gpuwright.want import Want
-from tests.unit.decisions import GIB, decided, planned, refused, setting
+from tests.unit.decisions import GIB, decided, planned, refused, setting, warnings_of
 from tests.unit.test_host import PATHS, WRONG, put
 from tools.golden import WANTS, document, rigs
 
@@ -58,7 +58,7 @@ def test_pins_are_honoured():
     assert plan.kv_cache_dtype == "q4_0"
     assert (plan.max_model_len, plan.max_num_seqs) == (131072, 1)
     assert plan.served_model_name == "mine"
-    assert any("[llama.cpp-4bit-cache-recall]" in line for line in plan.warnings)
+    assert any("[llama.cpp-4bit-cache-recall]" in line for line in warnings_of(plan))
 
 
 def test_a_pinned_context_that_does_not_fit_is_refused_with_the_one_that_would():
@@ -143,14 +143,14 @@ def test_a_hybrid_on_one_24_gb_card_goes_to_llama_cpp():
     assert plan.engine == "llama.cpp"
     assert plan.max_model_len >= 32768
     pinned = planned("1x3090", {"model": "qwen3.6-27b", "engine": "vllm"})
-    assert any("[vllm-hybrid-on-one-small-card]" in line for line in pinned.warnings)
+    assert any("[vllm-hybrid-on-one-small-card]" in line for line in warnings_of(pinned))
     assert planned("1x3090", {"model": "gemma-4-26b"}).engine == "vllm"
 
 
 def test_sglang_is_not_taken_for_hybrids_on_ampere_unless_it_is_pinned():
     assert planned("2x3090-nvlink", {"model": "qwen3.6-27b", "workload": "chat"}).engine == "vllm"
     pinned = planned("2x3090-nvlink", {"model": "qwen3.6-27b", "engine": "sglang"})
-    assert any("[sglang-hybrids-on-ampere]" in line for line in pinned.warnings)
+    assert any("[sglang-hybrids-on-ampere]" in line for line in warnings_of(pinned))
 
 
 # Refusals
@@ -162,7 +162,7 @@ def test_who_asks_for_any_model_on_a_node_without_a_card_hears_of_the_smallest_a
         "no way to serve auto fits this node: RAM: weights, buffers and 1 x 2,048 tokens needs "
         "0.42 GiB, 0.00 GiB can be had; device: needs an NVIDIA GPU, found none"
     )
-    assert len([line for line in refusal.why_not if "RAM" in line.sentence]) > 1
+    assert len([line for line in refusal.why_not if "RAM" in line.reason]) > 1
 
 
 @settings(deadline=None)
