@@ -37,7 +37,11 @@ FILES: dict[str, type] = {
     "workloads": WorkloadRow,
     "distros": DistroRow,
 }
-"""Field of Matrix and name of its file -> what its rows are. Releases stand in engines/."""
+"""Field of Matrix and name of its file or directory of files -> what its rows are. Releases stand
+in engines/."""
+
+
+ENGINES = ("engines", ReleaseRow)
 
 
 def load_matrix(extra_models: Path | None = None, *, directory: Path = MATRIX) -> Matrix:
@@ -64,16 +68,17 @@ def load_matrix(extra_models: Path | None = None, *, directory: Path = MATRIX) -
 def _load(directory: Path, extra_models: Path | None, _changed: int) -> Matrix:
     faults: list[str] = []
     labels: dict[int, str] = {}
-    rows = {
-        name: _read_file(directory / f"{name}.yaml", f"{name}.yaml", kind, faults, labels)
-        for name, kind in FILES.items()
+    kinds = {**{name: (name, kind) for name, kind in FILES.items()}, "releases": ENGINES}
+    rows: dict[str, list[Any]] = {
+        field: [
+            row
+            for path, label in _files(directory, name)
+            for row in _read_file(path, label, kind, faults, labels)
+        ]
+        for field, (name, kind) in kinds.items()
     }
     if extra_models is not None:
         rows["models"] += _read_file(extra_models, str(extra_models), ModelRow, faults, labels)
-    rows["releases"] = []
-    for path in sorted((directory / "engines").glob("*.yaml")):
-        label = f"engines/{path.name}"
-        rows["releases"] += _read_file(path, label, ReleaseRow, faults, labels)
     if faults:
         # A row that could not be read would only make others look dangling.
         raise MatrixError(*faults)
@@ -83,6 +88,14 @@ def _load(directory: Path, extra_models: Path | None, _changed: int) -> Matrix:
     if faults:
         raise MatrixError(*faults)
     return matrix
+
+
+def _files(directory: Path, name: str) -> list[tuple[Path, str]]:
+    """The file `name`.yaml, those of the directory `name` instead, or both, each with its label."""
+    parts = sorted((directory / name).glob("*.yaml"))
+    whole = directory / f"{name}.yaml"
+    found = [(path, f"{name}/{path.name}") for path in parts]
+    return [(whole, whole.name), *found] if whole.exists() or not parts else found
 
 
 def _read_file(

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from gpuwright.catalogue import nearest
-from gpuwright.load import FILES, load_matrix
+from gpuwright.load import load_matrix
 from gpuwright.refusals import MatrixError, WantError
 from tools.pin_hub import PinnedFile
 
@@ -152,8 +152,8 @@ def _load(path: Path, siblings: Path | None = None) -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         matrix = Path(folder)
-        for name in (*(f"{name}.yaml" for name in FILES), "engines"):
-            (matrix / name).symlink_to((siblings / name).resolve())
+        for entry in siblings.glob("[!.]*"):
+            (matrix / entry.name).symlink_to(entry.resolve())
         (matrix / "models.yaml").unlink()
         (matrix / "models.yaml").symlink_to(path.resolve())
         load_matrix(directory=matrix)

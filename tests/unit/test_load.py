@@ -62,13 +62,22 @@ def test_loading_is_quick(copy):
 
 
 def test_refuses_an_unknown_key_and_names_the_nearest(copy):
-    edit(copy, "gpus.yaml", lambda rows: rows[1].update(pci_idz=["10de:2684"]))
-    assert faults(copy) == ("gpus.yaml[1].pci_idz: unknown key; nearest: pci_ids",)
+    edit(copy, "gpus/geforce.yaml", lambda rows: rows[1].update(pci_idz=["10de:2684"]))
+    assert faults(copy) == ("gpus/geforce.yaml[1].pci_idz: unknown key; nearest: pci_ids",)
+
+
+def test_rows_of_one_kind_stand_in_a_file_or_in_a_directory_of_files_or_in_both(copy):
+    (copy / "cuda").mkdir()
+    (copy / "cuda.yaml").rename(copy / "cuda" / "one.yaml")
+    (copy / "gpus.yaml").write_text("- {}\n")
+    assert {fault.split(".id:")[0] for fault in faults(copy)} >= {"gpus.yaml[0]"}
+    (copy / "gpus.yaml").unlink()
+    assert load_matrix(directory=copy).cuda == load_matrix().cuda
 
 
 def test_refuses_a_missing_key(copy):
-    edit(copy, "gpus.yaml", lambda rows: rows[0].pop("compute_capability"))
-    assert faults(copy) == ("gpus.yaml[0].compute_capability: missing",)
+    edit(copy, "gpus/geforce.yaml", lambda rows: rows[0].pop("compute_capability"))
+    assert faults(copy) == ("gpus/geforce.yaml[0].compute_capability: missing",)
 
 
 def test_refuses_a_key_that_stands_twice(copy):
@@ -83,11 +92,11 @@ def test_refuses_a_key_that_stands_twice(copy):
 
 @pytest.mark.parametrize(("written", "read"), [("8.6", "float"), ("12", "int"), ("on", "bool")])
 def test_refuses_a_version_that_is_not_quoted(copy, written, read):
-    path = copy / "gpus.yaml"
+    path = copy / "gpus/geforce.yaml"
     path.write_text(path.read_text().replace('capability: "8.6"', f"capability: {written}"))
     found = faults(copy)
     assert len(found) == 1
-    assert found[0].startswith("gpus.yaml[0].compute_capability: ")
+    assert found[0].startswith("gpus/geforce.yaml[0].compute_capability: ")
     assert found[0].endswith(f"must be quoted, YAML reads it as {read}")
 
 
@@ -113,8 +122,8 @@ def test_refuses_a_download_without_hash_and_without_reason(copy):
 
 
 def test_refuses_a_null_without_reason(copy):
-    edit(copy, "gpus.yaml", lambda rows: rows[0].update(bandwidth_gb_per_s=None))
-    assert faults(copy) == ("gpus.yaml[0].bandwidth_gb_per_s: null without a reason",)
+    edit(copy, "gpus/geforce.yaml", lambda rows: rows[0].update(bandwidth_gb_per_s=None))
+    assert faults(copy) == ("gpus/geforce.yaml[0].bandwidth_gb_per_s: null without a reason",)
 
 
 def test_refuses_a_malformed_hash(copy):
@@ -169,7 +178,7 @@ def test_refuses_a_reason_on_what_is_applicable(copy):
 
 
 def test_reports_every_fault_at_once(copy):
-    edit(copy, "gpus.yaml", lambda rows: rows[0].pop("name"))
+    edit(copy, "gpus/geforce.yaml", lambda rows: rows[0].pop("name"))
     edit(copy, "workloads.yaml", lambda rows: rows[0].update(context_tokens="many"))
     edit(copy, "engines/vllm.yaml", lambda rows: rows[0].update(memory_model="vlm"))
     found = faults(copy)
