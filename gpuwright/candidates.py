@@ -36,6 +36,8 @@ class Failure:
 
     label: str
     reason: Reason
+    of_model: bool = True
+    """Whether it is about one model, and not about the engine's build as such."""
 
     @property
     def rejection(self) -> Rejection:
@@ -55,7 +57,7 @@ def candidates(site: Site) -> Iterator[Candidate | Failure]:
             if reason is None and newer is not None:
                 reason = Superseded(by=newer)
             if reason is not None:
-                yield Failure(label=label, reason=reason)
+                yield Failure(label=label, reason=reason, of_model=False)
                 continue
             current[(release.engine, tag.device)] = label
             for model in site.pins.models:
@@ -109,6 +111,8 @@ def _of_checkpoint(site: Site, combination: Combination) -> Iterator[Candidate |
     reason = compat.first(
         (
             compat.served(release, checkpoint),
+            compat.published_size(checkpoint),
+            compat.known_cache(combination.model),
             compat.context(site.want.max_model_len, combination.model),
             compat.sequences(site.want.max_num_seqs, release, site.pins.workload),
             disk_reason(

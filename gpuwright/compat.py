@@ -112,6 +112,30 @@ def served(release: ReleaseRow, checkpoint: CheckpointRow) -> Reason | None:
     )
 
 
+def published_size(checkpoint: CheckpointRow) -> Reason | None:
+    """What was never printed and never pinned cannot be fitted."""
+    if checkpoint.max_bytes is not None:
+        return None
+    return Needs(
+        subject=f"size of {checkpoint.id}",
+        needed="a published figure, or its files pinned",
+        found="none",
+        row=checkpoint.id,
+    )
+
+
+def known_cache(model: ModelRow) -> Reason | None:
+    """A cache without a formula is not reckoned with."""
+    if not model.architecture.measured_caches:
+        return None
+    return Needs(
+        subject=f"cache of {model.id}",
+        needed="memory arithmetic that is known to be right",
+        found="measurements alone",
+        row=model.id,
+    )
+
+
 def context(max_model_len: int | None, model: ModelRow) -> Reason | None:
     """A pinned context must be one that the model was made for."""
     if max_model_len is None or max_model_len <= model.max_context_tokens:
@@ -179,12 +203,13 @@ def native(gpu: Gpu, release: ReleaseRow, checkpoint: CheckpointRow, matrix: Mat
 
 
 def tensor_parallel(model: ModelRow, size: int) -> Reason | None:
-    if size in model.tensor_parallel_sizes:
+    """Heads, experts and inner sizes split evenly over `size` cards."""
+    misfit = model.architecture.misfit(size)
+    if misfit is None:
         return None
-    sizes = " or ".join(str(each) for each in model.tensor_parallel_sizes)
     return Needs(
         subject=f"{model.id} over cards",
-        needed=f"a tensor parallel size of {sizes}",
+        needed=f"a tensor parallel size that divides {misfit}",
         found=str(size),
         row=model.id,
     )

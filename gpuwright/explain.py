@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpuwright.catalogue import Matrix
 from gpuwright.host import Host
+from gpuwright.model_rows import Role
 from gpuwright.plan import MemoryPlan, Plan, Rejection
 from gpuwright.refusals import Refusal, gib
 from gpuwright.rows import GpuRow
+from gpuwright.sizes import size_words
 
 
 def explain_host(host: Host, matrix: Matrix) -> str:
@@ -109,11 +111,12 @@ def list_models(matrix: Matrix) -> str:
             f"{model.id}  ({model.name}, context {model.max_context_tokens:,}, {model.licence})"
         )
         for row in model.checkpoints:
-            size = f"{row.max_bytes / 1e9:.2f} GB"
+            size = size_words(*row.weights) if row.weights is not None else "size unknown"
+            role = "" if row.role is Role.WEIGHTS else f"{row.role}, "
+            engines = ", ".join(row.engines) or "no engine of ours"
             pinned = "pinned" if row.files is not None else "plans only, not pinned"
             lines.append(
-                f"  {row.id:<36} {row.quantization:<9} {size:>10}  "
-                f"{', '.join(row.engines)}  ({pinned})"
+                f"  {row.id:<36} {row.quantization:<9} {size:>16}  {engines}  ({role}{pinned})"
             )
     return "\n".join(lines)
 

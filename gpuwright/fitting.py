@@ -195,10 +195,12 @@ def _memory_request(
     else:
         devices = (ram_memory(host.memory_total_bytes),)
         slots = min(slots, max(1, host.cpu_threads or 1))
+    weights = combination.checkpoint.max_bytes
+    assert weights is not None, "compat.published_size has refused it"
     return MemoryRequest(
         architecture=model.architecture,
         kv=kv,
-        weights_bytes=combination.checkpoint.max_bytes,
+        weights_bytes=weights,
         host_bytes=combination.checkpoint.host_bytes,
         ram_bytes=host.memory_total_bytes or 0,
         devices=devices,

@@ -1,69 +1,65 @@
-"""Rows about models: what their layers cost, and the checkpoints that can be had."""
+"""Rows about models and the checkpoints that can be had of them, drafters and projectors too."""
+
+from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gpuwright.architecture import (
+    Architecture,
+    LayerGroup,
+    LayerKind,
+    MeasuredCache,
+    tensor_parallel_sizes,
+)
 from gpuwright.plan import Source
 from gpuwright.rows import Claim, hash_faults
+from gpuwright.sizes import size_interval, size_words
+
+__all__ = [
+    "WEIGHTS",
+    "Architecture",
+    "CheckpointRow",
+    "Confidence",
+    "DraftMethod",
+    "Drafts",
+    "FileRow",
+    "LayerGroup",
+    "LayerKind",
+    "MeasuredCache",
+    "ModelRow",
+    "Role",
+]
 
 _DIRECTORY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}", re.ASCII)
+WEIGHTS = (".safetensors", ".gguf")
+"""How files that hold weights end."""
 
 
-class LayerKind(StrEnum):
-    FULL = "full"
-    SLIDING = "sliding"
-    LINEAR = "linear"
-    MLA = "mla"
+class Role(StrEnum):
+    WEIGHTS = "weights"
+    DRAFTER = "drafter"
+    PROJECTOR = "projector"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LayerGroup:
-    """Layers of one kind; which fields stand depends on `kind`."""
+class Confidence(StrEnum):
+    """How well a checkpoint's size is known."""
 
-    kind: LayerKind
-    layers: int
-    kv_heads: int = 0
-    head_size: int = 0
-    window: int = 0
-    key_heads: int = 0
-    value_heads: int = 0
-    convolution: int = 4
-    latent_size: int = 0
-    rope_size: int = 0
-
-    def faults(self) -> Iterator[str]:
-        needed = {
-            LayerKind.FULL: ("kv_heads", "head_size"),
-            LayerKind.SLIDING: ("kv_heads", "head_size", "window"),
-            LayerKind.LINEAR: ("key_heads", "value_heads", "head_size"),
-            LayerKind.MLA: ("latent_size", "rope_size"),
-        }[self.kind]
-        for name in needed:
-            if getattr(self, name) < 1:
-                yield f".{name}: a {self.kind} group needs it"
+    VERIFIED = "verified"
+    REPORTED = "reported"
+    DERIVED = "derived"
+    SEEN = "seen"
+    UNCERTAIN = "uncertain"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Architecture:
-    attention_heads: int
-    hidden_size: int
-    vocabulary: int
-    groups: tuple[LayerGroup, ...]
-    mtp_layers: int = 0
-    experts: int = 0
-    expert_size: int = 0
-    """Inner size of one expert, which tensor parallelism splits; 0 where there are none."""
-
-    def of(self, kind: LayerKind) -> tuple[LayerGroup, ...]:
-        return tuple(group for group in self.groups if group.kind is kind)
-
-    @property
-    def head_sizes(self) -> tuple[int, ...]:
-        """Head sizes of the layers whose cache grows, smallest first."""
-        sizes = {g.head_size for g in self.groups if g.kind in (LayerKind.FULL, LayerKind.SLIDING)}
-        return tuple(sorted(sizes))
+class DraftMethod(StrEnum):
+    MTP = "mtp"
+    EAGLE3 = "eagle3"
+    DFLASH = "dflash"
+    DSPARK = "dspark"
+    DRAFT = "draft"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +68,10 @@ class FileRow:
     bytes: int
     sha256: str
     sources: tuple[Source, ...]
+
+    @property
+    def is_weights(self) -> bool:
+        return self.path.endswith(WEIGHTS)
 
     def faults(self) -> Iterator[str]:
         yield from hash_faults(self.sha256)
@@ -93,36 +93,114 @@ class FileRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Drafts:
+    """What a drafter does for the model that it stands under, and what its own cache costs."""
+
+    method: DraftMethod
+    tokens: int | None
+    """Draft tokens that its makers or those who measured it use."""
+    groups: tuple[LayerGroup, ...] | None
+    """Layers that keep a cache of their own; empty where it attends the model's."""
+    unknown: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointRow:
-    """One file set of a model's weights. `files: null` plans, and is never installed."""
+    """One file set under a model. `files: null` plans, and is never installed."""
 
     id: str
-    aliases: tuple[str, ...]
     format: str
     quantization: str
     repo: str | None
-    min_bytes: int
-    max_bytes: int
-    """Published size of the weights as an interval; both ends equal where it is exact."""
+    size: str | None
+    """Weights alone, as a source prints them; null is never planned unless files are pinned."""
+    confidence: Confidence
     engines: dict[str, str]
     """Engine -> releases that serve it."""
     files: tuple[FileRow, ...] | None
     sources: tuple[Claim, ...]
+    aliases: tuple[str, ...] = ()
+    role: Role = Role.WEIGHTS
+    loaded: str | None = None
+    """What engines print once it is loaded, over all devices; it counts before `size`."""
     host_bytes: int = 0
     """Part that llama.cpp keeps in RAM even when every layer is on a GPU."""
+    experts: str | None = None
+    """Printed share of the routed experts, where that is known better than from the shapes."""
     group_size: int = 0
     """Weights per scale in quantized experts, 0 where it does not matter."""
-    max_capability: str | None = None
+    mtp: bool = True
+    """It holds the MTP layers that its model has."""
+    drafts: Drafts | None = None
+    unverified: tuple[str, ...] = ()
     unpinned: str | None = None
     unknown: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def weights(self) -> tuple[int, int] | None:
+        """Fewest and most bytes of the weights; None where no figure is published.
+
+        Both ends are the real count once files are pinned; nothing else counts then.
+        """
+        if self.files is not None:
+            total = sum(file.bytes for file in self.files if file.is_weights)
+            return total, total
+        printed = self.loaded or self.size
+        return size_interval(printed) if printed is not None else None
+
+    @property
+    def min_bytes(self) -> int | None:
+        return self.weights[0] if self.weights is not None else None
+
+    @property
+    def max_bytes(self) -> int | None:
+        """The end that a fit is tested on."""
+        return self.weights[1] if self.weights is not None else None
+
+    @property
+    def disk_bytes(self) -> int | None:
+        """Most bytes that its files take on a disk."""
+        if self.files is None and self.size is not None:
+            return size_interval(self.size)[1]
+        return self.max_bytes
+
+    @property
+    def assumed(self) -> str | None:
+        """What a plan takes the weights for without having seen them; None once pinned."""
+        if self.files is not None or self.weights is None:
+            return None
+        origin = f"loaded size {self.loaded}" if self.loaded else f"published size {self.size}"
+        text = f"{self.id}: weights {size_words(*self.weights)}, from the {origin}"
+        return text + (
+            f" ({self.confidence})" if self.confidence is not Confidence.VERIFIED else ""
+        )
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Everything about it that a plan rests on and that nobody has verified."""
+        unseen = (
+            [f"{self.id}: {', '.join(self.unverified)} not verified"] if self.unverified else []
+        )
+        return tuple(text for text in (self.assumed, *unseen) if text is not None)
 
     def faults(self) -> Iterator[str]:
         if not _DIRECTORY_NAME.fullmatch(self.id):
             yield f".id: {self.id!r} cannot name a directory"
-        if not 0 < self.min_bytes <= self.max_bytes:
-            yield ".min_bytes: needs 0 < min_bytes <= max_bytes"
-        if self.files is not None and sum(file.bytes for file in self.files) < self.min_bytes:
-            yield ".files: together smaller than min_bytes"
+        if self.size is None and "size" not in self.unknown:
+            yield ".unknown.size: missing, pinning does not answer for a size"
+        for key in ("size", "loaded", "experts"):
+            try:
+                size_interval(getattr(self, key) or "1 B")
+            except ValueError as error:
+                yield f".{key}: {error}"
+                return
+        if self.files is not None and self.size is not None and self.weights is not None:
+            least, most = size_interval(self.size)
+            if not least <= self.weights[0] <= most:
+                yield f".files: {self.weights[0]:,} bytes of weights, and size says {self.size}"
+        if (self.role is Role.DRAFTER) != (self.drafts is not None):
+            yield ".drafts: stands exactly where role is drafter"
+        yield from _unknown_keys(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,9 +213,61 @@ class ModelRow:
     merit: int
     """Orders models for `auto`: higher is the better model. Ours, from size and generation."""
     max_context_tokens: int
-    tensor_parallel_sizes: tuple[int, ...]
     architecture: Architecture
     checkpoints: tuple[CheckpointRow, ...]
+    """All roles; a decision picks from `weights`, `drafters` and `projectors`."""
     sources: tuple[Claim, ...]
     parsers: dict[str, dict[str, str]] = field(default_factory=dict)
+    mtp_tokens: int = 0
+    """Draft tokens that its makers use with the built-in MTP layers."""
+    sampling: dict[str, str] = field(default_factory=dict)
+    """Mode -> the makers' sampling settings, for people."""
+    unverified: tuple[str, ...] = ()
     unknown: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def weights(self) -> tuple[CheckpointRow, ...]:
+        return self.in_role(Role.WEIGHTS)
+
+    @property
+    def drafters(self) -> tuple[CheckpointRow, ...]:
+        return self.in_role(Role.DRAFTER)
+
+    @property
+    def projectors(self) -> tuple[CheckpointRow, ...]:
+        return self.in_role(Role.PROJECTOR)
+
+    def in_role(self, role: Role) -> tuple[CheckpointRow, ...]:
+        return tuple(row for row in self.checkpoints if row.role is role)
+
+    @property
+    def mtp(self) -> bool:
+        """Its weights hold layers that draft."""
+        return self.architecture.mtp_layers > 0
+
+    @property
+    def tensor_parallel_sizes(self) -> tuple[int, ...]:
+        return tensor_parallel_sizes(self.architecture)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a plan rests on and nobody has read from the model's own configuration."""
+        if not self.unverified:
+            return ()
+        keys = ", ".join(key.removeprefix("architecture.") for key in self.unverified)
+        return (f"{self.id}: {keys} not verified against the published configuration",)
+
+    def faults(self) -> Iterator[str]:
+        if not self.weights:
+            yield ".checkpoints: none of them has the role weights"
+        yield from _unknown_keys(self)
+
+
+def _unknown_keys(row: CheckpointRow | ModelRow) -> Iterator[str]:
+    for index, key in enumerate(row.unverified):
+        owner: object = row
+        for part in key.split("."):
+            if not hasattr(owner, part):
+                yield f".unverified[{index}]: the row has no key {key!r}"
+                break
+            owner = getattr(owner, part)

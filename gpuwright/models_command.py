@@ -12,7 +12,10 @@ from gpuwright.load import load_matrix
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--extra-models", type=Path, metavar="FILE", help="further model rows, as in models.yaml"
+        "--extra-models",
+        type=Path,
+        metavar="FILE",
+        help="further model rows, in the format of ours",
     )
 
 

@@ -206,7 +206,7 @@ def missing_bytes(host: Host, want: Want, checkpoint: CheckpointRow) -> int:
     directory = want.layout.checkpoint_dir(checkpoint.id)
     files = checkpoint.files
     if files is None:
-        needed = checkpoint.max_bytes
+        needed = checkpoint.disk_bytes or 0
     else:
         names = _unstamped(host, directory, [(file.path, file.sha256) for file in files])
         missing = [file for file in files if file.path in names]

@@ -37,7 +37,7 @@ class Pins:
         )
 
     def checkpoints(self, model: ModelRow) -> tuple[CheckpointRow, ...]:
-        return (self.checkpoint,) if self.checkpoint is not None else model.checkpoints
+        return (self.checkpoint,) if self.checkpoint is not None else model.weights
 
 
 def resolve_pins(want: Want, matrix: Matrix) -> Pins:
@@ -75,7 +75,7 @@ def resolve_pins(want: Want, matrix: Matrix) -> Pins:
     kv_cache_dtype = known("kv_cache_dtype", want.kv_cache_dtype, dtypes)
     checkpoint = None
     if want.checkpoint is not None:
-        candidates = [row for model in models for row in model.checkpoints]
+        candidates = [row for model in models for row in model.weights]
         checkpoint = find(candidates, want.checkpoint)
         if checkpoint is None:
             ids = [row.id for row in candidates]

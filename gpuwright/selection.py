@@ -65,20 +65,22 @@ def _refusal(site: Site, failures: list[Failure]) -> Refusal:
     ordered = sorted(failures, key=lambda failure: isinstance(failure.reason, unasked))
     reasons: list[Reason] = [failure.reason for failure in ordered]
     if site.pins.auto_model and not site.host.gpus:
-        reasons = list(_nearest_to_fitting(reasons))
+        reasons = list(_nearest_to_fitting(ordered))
     if not reasons:
         reasons = [Needs(subject="pins", needed="a build that meets them all", found="none")]
     summary = f"no way to serve {site.want.model} fits this node"
     return refuse(site.want.model, summary, reasons, [failure.rejection for failure in failures])
 
 
-def _nearest_to_fitting(reasons: list[Reason]) -> Iterator[Reason]:
-    """`reasons` with the least shortage of RAM alone: who asked for no model in particular wants
-    to know whether any fits, not by how much each does not."""
-    short = [reason for reason in reasons if isinstance(reason, OutOfMemory)]
+def _nearest_to_fitting(failures: list[Failure]) -> Iterator[Reason]:
+    """The least shortage of RAM, and what is not about one model: who asked for no model in
+    particular wants to know whether any fits, not what each of them lacks."""
+    short = [each.reason for each in failures if isinstance(each.reason, OutOfMemory)]
     if short:
         yield min(short, key=lambda reason: reason.needed_bytes)
-    yield from (reason for reason in reasons if not isinstance(reason, OutOfMemory))
+    for failure in failures:
+        if not failure.of_model or (not short and not isinstance(failure.reason, OutOfMemory)):
+            yield failure.reason
 
 
 _CRITERIA = (

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gpuwright.load import MATRIX
 from gpuwright.refusals import MatrixError
+from gpuwright.sizes import size_interval
 from tools.pin_hub import HubError, Listing, PinnedFile, files_of, listing
 from tools.pin_rows import RowError, Target, replace_file, target
 
@@ -24,8 +25,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--file",
         type=Path,
-        default=MATRIX / "models.yaml",
-        help="file with its row: ours (default) or an operator's extra_models",
+        default=MATRIX / "models",
+        help="file with its row, or a directory of files: ours (default)",
     )
     parser.add_argument("--hub", default=HUB, help=f"a Hugging Face compatible hub ({HUB})")
     parser.add_argument("--revision", default="main", help="branch, tag or commit (main)")
@@ -51,10 +52,10 @@ def pin(arguments: argparse.Namespace) -> list[str]:
     if before == after:
         return [f"{row.id}: nothing to change, {found.repo} is at {found.commit}"]
     if arguments.dry_run:
-        name = str(arguments.file)
+        name = str(row.path)
         diff = difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, "", "")
         return [line.rstrip("\n") for line in diff]
-    replace_file(arguments.file, after)
+    replace_file(row.path, after)
     total = sum(file.bytes for file in files)
     return [
         f"{row.id}: {len(files)} files of {found.repo} at {found.commit}, {total:,} bytes",
@@ -77,13 +78,19 @@ def _token(path: Path | None) -> str | None:
 
 
 def _check_size(row: Target, files: list[PinnedFile]) -> None:
-    """Too many files are as wrong as too few: two quantizations in one row would pass a minimum."""
+    """Too many files are as wrong as too few: two quantizations in one row would pass a minimum.
+
+    A row whose size was never published has nothing to be compared with.
+    """
+    if row.size is None:
+        return
+    least, most = size_interval(row.size)
     weights = sum(file.bytes for file in files if file.is_weights)
-    if not row.min_bytes <= weights <= row.max_bytes:
+    if not least <= weights <= most:
         names = ", ".join(file.path for file in files if file.is_weights) or "no file"
         raise RowError(
-            f"{row.id}: weights of {row.min_bytes:,} to {row.max_bytes:,} bytes needed, "
-            f"found {weights:,} in {names}; --include picks files, or the row's sizes are wrong"
+            f"{row.id}: weights of {least:,} to {most:,} bytes needed ({row.size} published), "
+            f"found {weights:,} in {names}; --include picks files, or the row's size is wrong"
         )
 
 

@@ -23,11 +23,12 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
+from gpuwright.model_rows import WEIGHTS
+
 _SECONDS = 30.0
 _MOST_PLAIN_BYTES = 64 << 20
 _COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_WEIGHTS = (".safetensors", ".gguf")
 
 # What an engine reads of a checkpoint, all at the top of its repository. Programs are left out: a
 # model that needs them is not served.
@@ -50,7 +51,7 @@ class PinnedFile:
 
     @property
     def is_weights(self) -> bool:
-        return self.path.endswith(_WEIGHTS)
+        return self.path.endswith(WEIGHTS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,7 +107,7 @@ def listing(hub: str, repo: str, revision: str, token: str | None) -> Listing:
 def files_of(found: Listing, kind: str, include: list[str]) -> list[PinnedFile]:
     """The checkpoint's files, in order of their paths; small ones are downloaded to be hashed."""
     chosen = _chosen(found, kind, include)
-    if not any(entry.path.endswith(_WEIGHTS) for entry in chosen):
+    if not any(entry.path.endswith(WEIGHTS) for entry in chosen):
         raise HubError(f"{found.repo}: no weights among {_names(chosen)}")
     return [
         PinnedFile(path=entry.path, bytes=entry.bytes, sha256=entry.sha256 or _hashed(found, entry))
@@ -130,7 +131,7 @@ def _chosen(found: Listing, kind: str, include: list[str]) -> list[Entry]:
     top = [entry for entry in found.entries if "/" not in entry.path]
     chosen = [entry for entry in top if _matches(entry, _SAFETENSORS)]
     others = [entry for entry in chosen if not fnmatch.fnmatchcase(entry.path, _COPIES)]
-    return others if any(entry.path.endswith(_WEIGHTS) for entry in others) else chosen
+    return others if any(entry.path.endswith(WEIGHTS) for entry in others) else chosen
 
 
 def _matches(entry: Entry, patterns: list[str] | tuple[str, ...]) -> bool:

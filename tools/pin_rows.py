@@ -19,6 +19,7 @@ from gpuwright.load import load_matrix
 from gpuwright.refusals import MatrixError, WantError
 from tools.pin_hub import PinnedFile
 
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*", re.ASCII)
 
 
@@ -30,11 +31,11 @@ class RowError(Exception):
 class Target:
     """One checkpoint's row in the text of its file."""
 
+    path: Path
     id: str
     repo: str
     format: str
-    min_bytes: int
-    max_bytes: int
+    size: str | None
     text: str
     node: yaml.MappingNode
     data: dict[str, Any]
@@ -77,12 +78,12 @@ class Target:
 
     def _check(self, after: str, wanted: list[dict[str, Any]]) -> None:
         """The edit changed what it was meant to change, and nothing else in the file."""
-        before = yaml.safe_load(self.text)
+        before = _data(self.text)
         row = next(row for row in _checkpoint_rows(before) if row.get("id") == self.id)
         row["files"] = wanted
         row.pop("unpinned", None)
         try:
-            changed = yaml.safe_load(after)
+            changed = _data(after)
         except yaml.YAMLError:
             changed = None
         if changed != before:
@@ -90,34 +91,47 @@ class Target:
 
 
 def target(path: Path, name: str) -> Target:
-    """The row of checkpoint `name` in the file at `path`.
+    """The row of checkpoint `name` in the file at `path`, or in one of that directory's files.
 
     RowError: there is none (with the nearest), or it has no repository. MatrixError: the file is
     faulty as it stands.
     """
-    _load(path)
-    text = path.read_text(encoding="utf-8")
-    rows = list(_checkpoint_rows(yaml.safe_load(text)))
-    wanted = name.casefold()
-    for row in rows:
-        if wanted in (word.casefold() for word in (row["id"], *row["aliases"])):
-            break
-    else:
-        known = [row["id"] for row in rows]
-        raise RowError(f"checkpoint {name!r} is unknown in {path}{nearest(name, known)}")
+    known: list[str] = []
+    for file in sorted(path.glob("*.yaml")) if path.is_dir() else [path]:
+        _load(file)
+        text = file.read_text(encoding="utf-8")
+        rows = list(_checkpoint_rows(_data(text)))
+        if any(_is_called(row, name) for row in rows):
+            return target_in(file, text, name)
+        known += [row["id"] for row in rows]
+    raise RowError(f"checkpoint {name!r} is unknown in {path}{nearest(name, known)}")
+
+
+def target_in(path: Path, text: str, name: str) -> Target:
+    """As `target`, in a file whose text is sound and has the row."""
+    row = next(row for row in _checkpoint_rows(_data(text)) if _is_called(row, name))
     if row["repo"] is None:
         why = (row.get("unknown") or {}).get("repo") or row.get("unpinned") or "it names none"
         raise RowError(f"{row['id']}: has no repository on a hub: {why}")
     return Target(
+        path=path,
         id=row["id"],
         repo=row["repo"],
         format=row["format"],
-        min_bytes=row["min_bytes"],
-        max_bytes=row["max_bytes"],
+        size=row["size"],
         text=text,
         node=_node(text, row["id"]),
         data=row,
     )
+
+
+def _is_called(row: dict[str, Any], name: str) -> bool:
+    names = (row["id"], *row.get("aliases", ()))
+    return name.casefold() in (word.casefold() for word in names)
+
+
+def _data(text: str) -> Any:
+    return _LOADER(text).get_single_data()
 
 
 def replace_file(path: Path, text: str) -> None:
@@ -142,20 +156,22 @@ def replace_file(path: Path, text: str) -> None:
 
 def _load(path: Path, siblings: Path | None = None) -> None:
     """Read the file strictly in its place: among the rows of its matrix, or after ours."""
-    siblings = siblings or path.parent
-    if path.name != "models.yaml" or not (siblings / "engines").is_dir():
+    folder = siblings or path.parent
+    if folder.name != "models" or not (folder.parent / "engines").is_dir():
         try:
             load_matrix(path)
         except WantError as error:
             faults = [fault.removeprefix("extra_models: ") for fault in error.faults]
             raise MatrixError(*faults) from None
         return
-    with tempfile.TemporaryDirectory() as folder:
-        matrix = Path(folder)
-        for entry in siblings.glob("[!.]*"):
-            (matrix / entry.name).symlink_to(entry.resolve())
-        (matrix / "models.yaml").unlink()
-        (matrix / "models.yaml").symlink_to(path.resolve())
+    with tempfile.TemporaryDirectory() as name:
+        matrix = Path(name)
+        (matrix / "models").mkdir()
+        for entry in (*folder.parent.glob("[!.]*"), *folder.glob("*.yaml")):
+            if entry != folder and entry.name != path.name:
+                place = matrix if entry.parent == folder.parent else matrix / "models"
+                (place / entry.name).symlink_to(entry.resolve())
+        (matrix / "models" / path.name).symlink_to(path.resolve())
         load_matrix(directory=matrix)
 
 
@@ -166,7 +182,7 @@ def _checkpoint_rows(models: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def _node(text: str, checkpoint: str) -> yaml.MappingNode:
     """The row's node, which knows where it stands in the text."""
-    root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    root: Any = yaml.compose(text, Loader=_LOADER)
     for model in root.value:
         for key, rows in model.value:
             if key.value != "checkpoints":

@@ -67,11 +67,11 @@ class Mirror:
         }
         row = next(
             row
-            for row in yaml.safe_load((MATRIX / "models.yaml").read_text())
+            for row in yaml.safe_load((MATRIX / "models" / "smollm2.yaml").read_text())
             if row["id"] == "smollm2-135m-instruct"
         )
         checkpoint = row["checkpoints"][0] | {"id": f"{self.name}-q4", "aliases": []}
-        checkpoint |= {"min_bytes": self.size, "max_bytes": self.size}
+        checkpoint["size"] = f"{self.size} B"
         checkpoint["files"] = [
             {"path": FILE, "bytes": self.size, "sha256": self.sha256, "sources": [source]}
         ]

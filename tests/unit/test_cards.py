@@ -132,7 +132,7 @@ def test_refuses_a_tensor_parallel_size_that_does_not_divide():
     wanted = {"model": "qwen3.6-27b", "engine": "vllm", "tensor_parallel_size": 3}
     refusal = refused("1x3090", wanted, change)
     assert (
-        "qwen3.6-27b over cards: needs a tensor parallel size of 1 or 2 or 4 or 8, found 3"
+        "qwen3.6-27b over cards: needs a tensor parallel size that divides 4 KV heads, found 3"
         in refusal.reasons
     )
 

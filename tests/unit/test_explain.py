@@ -39,7 +39,7 @@ def test_a_refusal_shows_candidates_and_remedies():
 
 
 def test_a_one_line_refusal_is_short_and_names_what_would_help():
-    refusal = refused("1x3090", {"max_model_len": 262144, "engine": "vllm"})
+    refusal = refused("1x3090", {"model": "qwen3.6-27b", "max_model_len": 262144, "engine": "vllm"})
     assert len(refusal.reasons) > 4
     line = refusal.sentence()
     assert "\n" not in line

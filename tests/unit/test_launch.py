@@ -64,7 +64,8 @@ def test_cards_are_named_by_uuid():
 
 
 def test_vllm_gets_its_own_spellings():
-    start = started(planned("1x3090", {"model": "qwen3.6-27b", "engine": "vllm"}))
+    pins = {"checkpoint": "qwen3.6-27b-int4-autoround", "engine": "vllm"}
+    start = started(planned("1x3090", pins))
     assert value(start, "--attention-backend") == "FLASHINFER"
     assert value(start, "--kv-cache-dtype") == "fp8_e4m3"
     assert value(start, "--reasoning-parser") == "qwen3"

@@ -130,9 +130,9 @@ def test_refuses_a_malformed_hash(copy):
     def change(rows):
         rows[0]["checkpoints"][0]["files"][0]["sha256"] = "abc"
 
-    edit(copy, "models.yaml", change)
+    edit(copy, "models/smollm2.yaml", change)
     assert faults(copy) == (
-        "models.yaml[0].checkpoints[0].files[0].sha256: needs 64 hexadecimal digits",
+        "models/smollm2.yaml[0].checkpoints[0].files[0].sha256: needs 64 hexadecimal digits",
     )
 
 
@@ -140,12 +140,12 @@ def test_refuses_a_file_that_leaves_its_directory(copy):
     def change(rows):
         rows[0]["checkpoints"][0]["files"][0]["path"] = "../../etc/passwd"
 
-    edit(copy, "models.yaml", change)
+    edit(copy, "models/smollm2.yaml", change)
     assert "leaves the checkpoint's directory" in faults(copy)[0]
 
 
 def test_refuses_an_alias_that_means_two_rows(copy):
-    edit(copy, "models.yaml", lambda rows: rows[1]["aliases"].append("SMOLLM2"))
+    edit(copy, "models/qwen3.yaml", lambda rows: rows[0]["aliases"].append("SMOLLM2"))
     assert faults(copy) == ("name 'smollm2': two rows have it",)
 
 
@@ -192,7 +192,7 @@ def test_a_file_that_is_no_yaml_is_a_matrix_error(copy):
 
 
 def test_an_operators_models_come_after_ours(tmp_path):
-    rows = yaml.safe_load((MATRIX / "models.yaml").read_text())
+    rows = yaml.safe_load((MATRIX / "models/smollm2.yaml").read_text())
     row = rows[0]
     row["id"], row["aliases"] = "my-model", []
     row["checkpoints"][0]["id"], row["checkpoints"][0]["aliases"] = "my-model-q4_1", []
@@ -205,7 +205,7 @@ def test_an_operators_models_come_after_ours(tmp_path):
 
 def test_an_operators_file_that_repeats_a_model_is_refused(tmp_path):
     path = tmp_path / "models.yaml"
-    path.write_text((MATRIX / "models.yaml").read_text())
+    path.write_text((MATRIX / "models/smollm2.yaml").read_text())
     with pytest.raises(WantError, match="two rows have it") as caught:
         load_matrix(path)
     assert all(fault.startswith(f"extra_models: {path}: ") for fault in caught.value.faults)
@@ -221,8 +221,10 @@ def test_a_wrong_row_of_an_operators_file_is_the_operators_fault_and_names_the_f
 
 @pytest.mark.parametrize("id_", ["../mine", "mine/1", ".partial", "my model", ""])
 def test_a_checkpoint_has_an_id_that_can_name_a_directory(copy, id_):
-    edit(copy, "models.yaml", lambda rows: rows[0]["checkpoints"][0].update(id=id_))
-    assert faults(copy) == (f"models.yaml[0].checkpoints[0].id: {id_!r} cannot name a directory",)
+    edit(copy, "models/smollm2.yaml", lambda rows: rows[0]["checkpoints"][0].update(id=id_))
+    assert faults(copy) == (
+        f"models/smollm2.yaml[0].checkpoints[0].id: {id_!r} cannot name a directory",
+    )
 
 
 def test_an_operators_file_that_is_missing_is_named(tmp_path):

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from gpuwright.load import MATRIX, load_matrix
+from gpuwright.sizes import size_interval
 from tests.lab.hub import Hub
 from tools import pin, pin_rows
 
@@ -32,7 +33,6 @@ ROWS = """\
   licence: Apache-2.0
   merit: 1
   max_context_tokens: 8192
-  tensor_parallel_sizes: [1]
   architecture:
     attention_heads: 9
     hidden_size: 576
@@ -46,8 +46,8 @@ ROWS = """\
       format: gguf
       quantization: q4_1
       repo: lab/tiny-gguf
-      min_bytes: 10000
-      max_bytes: 11000
+      size: "0.0102 MB"
+      confidence: verified
       engines: {llama.cpp: ""}
       files: null  # not yet
       unpinned: nobody has looked
@@ -55,7 +55,7 @@ ROWS = """\
       sources: &sources
         - url: https://example.org/tiny
           says: sizes
-          covers: [min_bytes, max_bytes]
+          covers: [size]
           read: "2026-11-30"
     - id: tiny-bf16
       aliases: []
@@ -63,8 +63,8 @@ ROWS = """\
       quantization: bf16
       repo: lab/tiny
       unpinned: nobody has looked
-      min_bytes: 10000
-      max_bytes: 10000
+      size: "10000 B"
+      confidence: verified
       engines: {vllm: ">=0.17.0"}
       files: null
       sources: *sources
@@ -75,8 +75,8 @@ ROWS = """\
       format: gguf
       quantization: q4_1
       repo: null
-      min_bytes: 1
-      max_bytes: 1
+      size: "1 B"
+      confidence: verified
       engines: {llama.cpp: ""}
       unknown: {repo: it comes in a package}
       files: null
@@ -258,8 +258,14 @@ def test_gated_repository_needs_a_token_that_has_access(
         (["tiny-q8", "--include", "*.Q5.gguf"], "--include '*.Q5.gguf' matches none of"),
         (["tiny-bf16", "--revision", "v9"], "lab/tiny: has no such revision"),
         (["tiny-bf16", "--include", "*.json"], "lab/tiny: no weights among 'config.json'"),
-        (["tiny-bf16", "--include", "*1-of*"], "10,000 to 10,000 bytes needed, found 5,000"),
-        (["tiny-q8", "--include", "*.gguf"], "10,000 to 11,000 bytes needed, found 20,480"),
+        (
+            ["tiny-bf16", "--include", "*1-of*"],
+            "10,000 to 10,000 bytes needed (10000 B published), found 5,000",
+        ),
+        (
+            ["tiny-q8", "--include", "*.gguf"],
+            "10,150 to 10,250 bytes needed (0.0102 MB published), found 20,480",
+        ),
         (["tiny-bf16", "--token-file", "/nonexistent"], "--token-file /nonexistent: No such"),
     ],
 )
@@ -327,21 +333,63 @@ def test_names_that_yaml_would_misread_are_quoted(run: Pin, rows: Path) -> None:
     assert [file["path"] for file in files_in(rows, "tiny-q8")] == sorted(odd)
 
 
-def test_every_unpinned_row_of_our_own_can_be_edited(tmp_path: Path) -> None:
-    shutil.copytree(MATRIX, tmp_path / "matrix")
-    path = tmp_path / "matrix" / "models.yaml"
-    unpinned = [
-        row for model in load_matrix().models for row in model.checkpoints if row.files is None
-    ]
-    assert unpinned
-    for number, row in enumerate(unpinned):
-        found = pin_rows.target(path, row.id)
-        data = pin.PinnedFile(path="weights.gguf", bytes=row.min_bytes, sha256=f"{number:064x}")
-        path.write_text(found.pinned([data], found.repo, f"{number:040x}"))
-    matrix = load_matrix(directory=path.parent)
-    for number, row in enumerate(unpinned):
-        files = matrix.checkpoint(row.id)[1].files
-        assert files is not None
-        assert files[0].sha256 == f"{number:064x}"
-    comments = [line for line in (MATRIX / "models.yaml").read_text().splitlines() if "#" in line]
-    assert [line for line in path.read_text().splitlines() if "#" in line] == comments
+def test_row_without_a_published_size_takes_what_the_hub_lists(run: Pin, rows: Path) -> None:
+    unsized = ROWS.replace('size: "10000 B"', "size: null").replace(
+        "      repo: lab/tiny\n", "      repo: lab/tiny\n      unknown: {size: nobody prints it}\n"
+    )
+    rows.write_text(unsized)
+    assert run("tiny-bf16", "--include", "*.safetensors") == 0
+    assert load_matrix(rows).checkpoint("tiny-bf16")[1].weights == (10_000, 10_000)
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(MATRIX, tmp_path / "matrix"))
+
+
+def test_row_of_our_own_is_found_in_its_file_and_read_among_the_others(
+    matrix: Path, hub: Hub
+) -> None:
+    folder = matrix / "models"
+    hub.add_repository("z-lab/Qwen3.6-27B-DFlash", {"model.safetensors": b"x" * 1000})
+    words = ["z-lab/qwen3.6-27b-dflash", "--file", str(folder), "--hub", hub.url]
+    assert pin.main(words) == 1
+    path = folder / "qwen3.6.yaml"
+    path.write_text(path.read_text().replace("size: 1.75 GB", "size: 1000 B"))
+    before = {file.name: file.read_text() for file in folder.glob("*.yaml")}
+    assert pin.main(words) == 0
+    after = {file.name: file.read_text() for file in folder.iterdir() if file.name in before}
+    assert [name for name in before if before[name] != after[name]] == ["qwen3.6.yaml"]
+    assert load_matrix(directory=matrix).checkpoint("qwen3.6-27b-dflash")[1].max_bytes == 1000
+
+
+def test_row_of_our_own_that_would_clash_with_another_file_is_refused(matrix: Path) -> None:
+    path = matrix / "models" / "qwen3.yaml"
+    text = path.read_text()
+    with pytest.raises(pin_rows.MatrixError, match="name 'smollm2': two rows have it"):
+        pin_rows.replace_file(path, text.replace("[Qwen/Qwen3-0.6B]", "[smollm2]", 1))
+    assert path.read_text() == text
+
+
+def test_every_unpinned_row_of_our_own_can_be_edited(matrix: Path) -> None:
+    models = load_matrix().models
+    rows = [row for model in models for row in model.checkpoints if row.files is None and row.repo]
+    assert rows
+    sizes = {row.id: size_interval(row.size)[0] if row.size else 7 for row in rows}
+    files = sorted((matrix / "models").glob("*.yaml"))
+    for path in files:
+        for row in rows:
+            text = path.read_text()
+            if f"    - id: {row.id}\n" in text:
+                found = pin_rows.target_in(path, text, row.id)
+                data = pin.PinnedFile(path="w.gguf", bytes=sizes[row.id], sha256=f"{1:064x}")
+                path.write_text(found.pinned([data], found.repo, f"{1:040x}"))
+    pinned = load_matrix(directory=matrix)
+    for row in rows:
+        changed = pinned.checkpoint(row.id)[1]
+        assert changed.unpinned is None
+        assert changed.weights == (sizes[row.id], sizes[row.id])
+    for path in files:
+        old = (MATRIX / "models" / path.name).read_text().splitlines()
+        new = path.read_text().splitlines()
+        assert {line for line in old if "#" in line} <= set(new)

@@ -62,7 +62,8 @@ def test_pins_are_honoured():
 
 
 def test_a_pinned_context_that_does_not_fit_is_refused_with_the_one_that_would():
-    refusal = refused("1x3090", {"model": "qwen3.6-27b", "engine": "vllm", "max_model_len": 262144})
+    pins = {"checkpoint": "qwen3.6-27b-int4-autoround", "engine": "vllm"}
+    refusal = refused("1x3090", pins | {"max_model_len": 262144})
     assert refusal.remedies == ("max_model_len of at most 64,256 tokens",)
 
 

@@ -44,7 +44,11 @@ def test_top_level_is_gpuwright_and_metadata_only(installed: Path) -> None:
 def test_every_file_of_the_package_is_in_it(installed: Path) -> None:
     found = _files(installed / "gpuwright")
     assert found == _files(ROOT / "gpuwright")
-    assert {"matrix/models.yaml", "matrix/engines/llama.cpp.yaml", "onnode/probe.py"} <= found
+    assert {
+        "matrix/models/smollm2.yaml",
+        "matrix/engines/llama.cpp.yaml",
+        "onnode/probe.py",
+    } <= found
 
 
 def test_licence_and_console_script_are_in_it(installed: Path) -> None:
