@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from gpuwright.engine_rows import AttentionBackendRow, ReleaseRow
+from gpuwright.attention_rows import AttentionBackendRow
+from gpuwright.engine_rows import ReleaseRow
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.refusals import WantError
 from gpuwright.rows import (

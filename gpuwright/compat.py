@@ -6,16 +6,14 @@ from collections.abc import Callable, Iterable
 
 from gpuwright.catalogue import Matrix
 from gpuwright.engine_rows import (
-    AttentionBackendRow,
     BuildTagRow,
-    HeadRule,
     MemoryModel,
     ReleaseRow,
 )
 from gpuwright.host import Gpu, Host
-from gpuwright.model_rows import CheckpointRow, LayerKind, ModelRow
+from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.refusals import DriverTooOld, Needs, NoKernels, Reason, Unlisted
-from gpuwright.rows import Device, KvCacheDtypeRow, WorkloadRow
+from gpuwright.rows import WorkloadRow
 from gpuwright.versions import at_least, parse_version, within
 
 UNKNOWN = "unknown"
@@ -225,66 +223,6 @@ def equal_cards(gpus: tuple[Gpu, ...]) -> Reason | None:
         needed="cards of one kind",
         found=", ".join(gpu.name for gpu in gpus),
     )
-
-
-def backend(
-    row: AttentionBackendRow,
-    *,
-    release: ReleaseRow,
-    model: ModelRow,
-    capability: str | None,
-    kv: KvCacheDtypeRow,
-) -> Reason | None:
-    """`row` computes the model's head sizes with this cache on this card; None: on the CPU."""
-    device = Device.CPU if capability is None else Device.CUDA
-    subject = f"attention backend {row.backend}"
-    if device not in row.devices or not within(release.release, row.releases):
-        return Needs(subject=subject, needed=f"{', '.join(row.devices)}", found=device, row=row.id)
-    if capability is not None and not within(capability, row.capabilities):
-        needed = f"compute capability {row.capabilities}"
-        return Needs(subject=subject, needed=needed, found=capability, row=row.id)
-    if bool(model.architecture.of(LayerKind.MLA)) != row.mla:
-        found = "latent attention" if not row.mla else "attention with heads"
-        return Needs(subject=subject, needed="the other kind of attention", found=found, row=row.id)
-    if not any(
-        kv.id in rule.dtypes and (capability is None or within(capability, rule.capabilities))
-        for rule in row.kv
-    ):
-        dtypes = [
-            dtype
-            for rule in row.kv
-            if capability is None or within(capability, rule.capabilities)
-            for dtype in rule.dtypes
-        ]
-        return Needs(
-            subject=subject,
-            needed=f"a cache in {' or '.join(dtypes)}"
-            + (f" on {capability}" if capability else ""),
-            found=kv.id,
-            row=row.id,
-        )
-    rule = _head_rule(row, capability)
-    for size in model.architecture.head_sizes:
-        if not rule.admits(size):
-            needed = f"head sizes {_head_words(rule)}"
-            return Needs(subject=subject, needed=needed, found=str(size), row=row.id)
-    return None
-
-
-def _head_rule(row: AttentionBackendRow, capability: str | None) -> HeadRule:
-    for rule in row.heads:
-        if not rule.capabilities:
-            return rule
-        if capability is not None and within(capability, rule.capabilities):
-            return rule
-    return HeadRule()
-
-
-def _head_words(rule: HeadRule) -> str:
-    if rule.sizes:
-        return ", ".join(str(size) for size in rule.sizes)
-    limit = f" up to {rule.maximum}" if rule.maximum is not None else f" from {rule.minimum}"
-    return f"in steps of {rule.multiple_of}{limit}"
 
 
 ReleaseRule = Callable[[Host, ReleaseRow], Reason | None]

@@ -80,6 +80,12 @@ def _backend_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
             yield from _range(f"{path}.kv[{index}].capabilities", rule.capabilities)
         for index, head in enumerate(row.heads):
             yield from _range(f"{path}.heads[{index}].capabilities", head.capabilities)
+            named = head.kv_cache_dtypes
+            yield from _dangling(f"{path}.heads[{index}].kv_cache_dtypes", named, dtypes)
+        for index, sink in enumerate(row.sinks):
+            yield from _range(f"{path}.sinks[{index}].capabilities", sink.capabilities)
+        for index, version in enumerate(row.versions):
+            yield from _range(f"{path}.versions[{index}].capabilities", version.capabilities)
 
 
 def _model_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:

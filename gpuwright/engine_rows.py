@@ -1,9 +1,10 @@
-"""Rows about engines: releases, their builds, and the attention backends they bring."""
+"""Rows about engines: releases and their builds."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gpuwright.attention_rows import AutoOrder
 from gpuwright.plan import Source
 from gpuwright.rows import Claim, Device, hash_faults
 
@@ -109,16 +110,6 @@ class BuildTagRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AutoOrder:
-    """The order in which an engine tries attention backends; the first rule that fits counts."""
-
-    order: tuple[str, ...]
-    capabilities: str = ""
-    families: tuple[str, ...] = ()
-    device: Device = Device.CUDA
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ReleaseRow:
     id: str
     engine: str
@@ -141,44 +132,3 @@ class ReleaseRow:
 
     def build_tag(self, tag: str) -> BuildTagRow:
         return next(row for row in self.build_tags if row.tag == tag)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KvRule:
-    dtypes: tuple[str, ...]
-    capabilities: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeadRule:
-    """Head sizes a backend computes: those listed, or multiples up to a maximum."""
-
-    sizes: tuple[int, ...] = ()
-    multiple_of: int = 1
-    minimum: int = 1
-    maximum: int | None = None
-    capabilities: str = ""
-    kv_cache_dtypes: tuple[str, ...] = ()
-    """Where named, the rule holds for these alone."""
-
-    def admits(self, size: int) -> bool:
-        if self.sizes:
-            return size in self.sizes
-        above = self.maximum is not None and size > self.maximum
-        return size % self.multiple_of == 0 and size >= self.minimum and not above
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AttentionBackendRow:
-    id: str
-    engine: str
-    backend: str
-    aliases: tuple[str, ...]
-    releases: str
-    devices: tuple[Device, ...]
-    capabilities: str
-    kv: tuple[KvRule, ...]
-    heads: tuple[HeadRule, ...]
-    sources: tuple[Claim, ...]
-    mla: bool = False
-    needs: str | None = None

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from gpuwright import compat
-from gpuwright.engine_rows import AttentionBackendRow, MemoryModel
+from gpuwright import attention, compat
+from gpuwright.attention_rows import AttentionBackendRow
+from gpuwright.engine_rows import MemoryModel
 from gpuwright.hazards import hazards_of
 from gpuwright.memory import llama_cpp, sglang, vllm
 from gpuwright.memory.request import Fit, MemoryRequest
-from gpuwright.refusals import Hazardous, Needs, OutOfMemory, Reason, Unlisted
+from gpuwright.model_rows import LayerKind
+from gpuwright.refusals import Hazardous, Needs, OutOfMemory, Reason
 from gpuwright.rows import Effect, HazardRow, KvCacheDtypeRow
 from gpuwright.site import Combination, Site, card_memory, ram_memory, splits_tensors
-from gpuwright.versions import within
 
 _FITS: dict[MemoryModel, Callable[[MemoryRequest], Fit | OutOfMemory]] = {
     MemoryModel.VLLM: vllm.fit,
@@ -121,64 +122,20 @@ def _backend(
     site: Site, combination: Combination, kv: KvCacheDtypeRow
 ) -> AttentionBackendRow | Reason:
     """The backend that the engine takes by itself, or the pinned one, if it fits every card."""
-    release = combination.release
-    rows = {row.backend: row for row in site.matrix.backends(release.engine)}
-    reasons: list[Reason] = []
-    for name in _backend_order(site, combination):
-        if name not in rows:
-            return Unlisted(
-                subject=f"{name} under {release.engine}", file="attention_backends.yaml"
-            )
-        reason = compat.first(
-            compat.backend(
-                rows[name],
-                release=release,
-                model=combination.model,
-                capability=capability,
-                kv=kv,
-            )
-            for capability in [gpu.compute_capability for gpu in combination.gpus] or [None]
+    architecture = combination.model.architecture
+    asked = [
+        attention.Asked(
+            capability=capability,
+            kv=kv.id,
+            head_sizes=architecture.head_sizes,
+            mla=bool(architecture.of(LayerKind.MLA)),
+            sliding=bool(architecture.of(LayerKind.SLIDING)),
+            family=combination.model.family,
         )
-        if reason is None:
-            return rows[name]
-        reasons.append(reason)
-    if reasons:
-        return _with_help(reasons[0], site, combination, kv)
-    return Unlisted(subject=f"attention backends of {release.engine} here", file="engines/")
-
-
-def _with_help(reason: Reason, site: Site, combination: Combination, kv: KvCacheDtypeRow) -> Reason:
-    """`reason` with a backend that the engine does not take by itself and that would fit."""
-    if site.pins.attention_backend is not None or not isinstance(reason, Needs):
-        return reason
-    for row in site.matrix.backends(combination.release.engine):
-        if all(
-            compat.backend(
-                row,
-                release=combination.release,
-                model=combination.model,
-                capability=capability,
-                kv=kv,
-            )
-            is None
-            for capability in [gpu.compute_capability for gpu in combination.gpus] or [None]
-        ):
-            return replace(reason, help=f"attention_backend {row.backend} under {row.engine}")
-    return reason
-
-
-def _backend_order(site: Site, combination: Combination) -> tuple[str, ...]:
-    if site.pins.attention_backend is not None:
-        return (site.pins.attention_backend,)
-    for rule in combination.release.auto_order:
-        if rule.families and combination.model.family not in rule.families:
-            continue
-        capability = combination.capability
-        if rule.device is combination.device and (
-            capability is None or within(capability, rule.capabilities)
-        ):
-            return rule.order
-    return ()
+        for capability in [gpu.compute_capability for gpu in combination.gpus] or [None]
+    ]
+    rows = site.matrix.backends(combination.release.engine)
+    return attention.chosen(combination.release, rows, asked, pinned=site.pins.attention_backend)
 
 
 def _memory_request(

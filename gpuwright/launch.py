@@ -13,9 +13,20 @@ _VLLM_BACKENDS = {
     "flashinfer": "FLASHINFER",
     "triton": "TRITON_ATTN",
     "flex": "FLEX_ATTENTION",
+    "turboquant": "TURBOQUANT",
+    "b12x": "B12X",
+    "triton_mla": "TRITON_MLA",
+    "flashmla": "FLASHMLA",
+    "flashinfer_mla": "FLASHINFER_MLA",
+    "cutlass_mla": "CUTLASS_MLA",
+    "flash_attn_mla": "FLASH_ATTN_MLA",
+    "tokenspeed_mla": "TOKENSPEED_MLA",
 }
-_VLLM_DTYPES = {"bf16": "bfloat16", "f16": "float16"}
-_SGLANG_DTYPES = {"bf16": "bfloat16"}
+_BACKENDS: dict[str, dict[str, str]] = {"vllm": _VLLM_BACKENDS}
+_DTYPES: dict[str, dict[str, str]] = {
+    "vllm": {"bf16": "bfloat16", "f16": "float16"},
+    "sglang": {"bf16": "bfloat16"},
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +43,16 @@ def launch(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Laun
     """The command of `plan`. `model_path` is the GGUF file, or a checkpoint's directory;
     `engine_dir` is the finished build or environment."""
     return _ENGINES[plan.engine](plan, layout, model_path, engine_dir)
+
+
+def backend_word(engine: str, backend: str) -> str:
+    """How the engine itself spells an attention backend of ours."""
+    return _BACKENDS.get(engine, {}).get(backend, backend)
+
+
+def cache_word(engine: str, dtype: str) -> str:
+    """How the engine itself spells a KV cache dtype of ours."""
+    return _DTYPES.get(engine, {}).get(dtype, dtype)
 
 
 def _llama_cpp(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launch:
@@ -104,9 +125,9 @@ def _vllm(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launc
         "--gpu-memory-utilization",
         str(parameters["gpu_memory_utilization"]),
         "--kv-cache-dtype",
-        _VLLM_DTYPES.get(plan.kv_cache_dtype, plan.kv_cache_dtype),
+        cache_word(plan.engine, plan.kv_cache_dtype),
         "--attention-backend",
-        _VLLM_BACKENDS[plan.attention_backend],
+        backend_word(plan.engine, plan.attention_backend),
         "--enable-prefix-caching"
         if parameters.get("prefix_caching", True)
         else "--no-enable-prefix-caching",
@@ -145,7 +166,7 @@ def _sglang(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Lau
         "--mem-fraction-static",
         str(parameters["mem_fraction_static"]),
         "--kv-cache-dtype",
-        _SGLANG_DTYPES.get(plan.kv_cache_dtype, plan.kv_cache_dtype),
+        cache_word(plan.engine, plan.kv_cache_dtype),
         "--attention-backend",
         plan.attention_backend,
         "--enable-metrics",

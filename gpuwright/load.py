@@ -8,9 +8,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from gpuwright.attention_rows import AttentionBackendRow
 from gpuwright.catalogue import Matrix
 from gpuwright.crosscheck import cross_faults
-from gpuwright.engine_rows import AttentionBackendRow, ReleaseRow
+from gpuwright.engine_rows import ReleaseRow
 from gpuwright.model_rows import ModelRow
 from gpuwright.refusals import MatrixError, WantError
 from gpuwright.rows import (

@@ -85,6 +85,8 @@ class KvCacheDtypeRow:
     sources: tuple[Claim, ...]
     scale_bytes_per_head: int = 0
     """Bytes for the scales of one token and head, K and V together."""
+    unquantized_layers: int = 0
+    """Layers that a model without linear attention keeps in 16 bits, half of them at each end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from gpuwright.attention_rows import AttentionBackendRow
 from gpuwright.catalogue import Matrix
 from gpuwright.engine_rows import (
-    AttentionBackendRow,
     BuildTagRow,
     MemoryModel,
     ReleaseRow,

@@ -3,20 +3,11 @@
 The rigs are invented: their figures are those of the cards' data sheets.
 """
 
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("shim.c")
-_COMPILE = (
-    "gcc",
-    "-shared",
-    "-fPIC",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
-    "-Wl,-soname,libnvidia-ml.so.1",
-)
+from tools.standins import build_nvml
+
 MEMORY_3090 = 24 << 30
 
 
@@ -49,11 +40,4 @@ FORBIDDEN = scenario("error nvmlInitWithFlags -1 4")
 
 def build(directory: Path, *, version: str = "580.95.05", flags: Sequence[str] = ()) -> Path:
     """Compile the library into `directory` under its two names; the directory."""
-    directory.mkdir(parents=True, exist_ok=True)
-    library = directory / f"libnvidia-ml.so.{version}"
-    subprocess.run(
-        [*_COMPILE, *flags, "-o", str(library), str(SOURCE)],
-        check=True,
-    )
-    (directory / "libnvidia-ml.so.1").symlink_to(library.name)
-    return directory
+    return build_nvml(directory, *flags, version=version)

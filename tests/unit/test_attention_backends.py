@@ -1,80 +1,92 @@
-"""The backend that a plan names is the one vLLM 0.33.0 chose when its own code was asked."""
-
-from dataclasses import replace
+"""Rules of attention that the engines' records do not show: several cards, families, help, pins."""
 
 import pytest
 
-from gpuwright import compat
+from gpuwright.attention import Asked, chosen, order, reason_against
+from gpuwright.attention_rows import AttentionBackendRow, Toolchain
 from gpuwright.load import load_matrix
-from gpuwright.model_rows import Architecture, LayerGroup, LayerKind
 
 MATRIX = load_matrix()
-RELEASE = MATRIX.engine_release("vllm", "0.33.0")
-LLAMA = next(row for row in MATRIX.models if row.family == "llama")
-
-FA, FI, TRITON = "flash_attn", "flashinfer", "triton"
-ANSWERS = [
-    (["7.5"], ["bf16", "f16"], [64, 128, 256, 512], TRITON),
-    (["8.0", "8.6", "8.9", "12.0", "12.1"], ["bf16"], [64, 128, 256], FA),
-    (["8.0", "8.6", "8.9", "12.0", "12.1"], ["bf16"], [512], FI),
-    (["8.0", "8.6", "8.9", "12.0", "12.1"], ["fp8_e4m3", "fp8_e5m2"], [64, 128, 256, 512], FI),
-    (["9.0"], ["bf16", "fp8_e4m3"], [128, 256, 512], FA),
-    (["9.0"], ["fp8_e5m2"], [128, 256, 512], FI),
-    (["10.0", "10.3"], ["bf16", "fp8_e4m3", "fp8_e5m2"], [64, 128, 256, 512], FI),
-    (
-        ["7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0"],
-        ["int8_per_token_head", "int4_per_token_head"],
-        [64, 128, 256, 512],
-        TRITON,
-    ),
-    # The engine takes Triton here and its constructor then refuses: no backend, for a plan.
-    (["7.5"], ["fp8_e4m3", "fp8_e5m2"], [128, 256, 512], None),
-]
-CASES = [
-    (capability, dtype, size, backend)
-    for capabilities, dtypes, sizes, backend in ANSWERS
-    for capability in capabilities
-    for dtype in dtypes
-    for size in sizes
-]
+VLLM = MATRIX.engine_release("vllm", "0.33.0")
+ROWS = MATRIX.backends("vllm")
 
 
-def chosen(family, capability, dtype, size):
-    model = replace(
-        LLAMA,
-        family=family,
-        architecture=Architecture(
-            attention_heads=8,
-            hidden_size=1024,
-            vocabulary=1024,
-            groups=(LayerGroup(kind=LayerKind.FULL, layers=2, kv_heads=2, head_size=size),),
-        ),
-    )
-    rows = {row.backend: row for row in MATRIX.backends("vllm")}
-    rule = next(
-        rule
-        for rule in RELEASE.auto_order
-        if (not rule.families or family in rule.families)
-        and compat.within(capability, rule.capabilities)
-    )
-    for name in rule.order:
-        reason = compat.backend(
-            rows[name],
-            release=RELEASE,
-            model=model,
-            capability=capability,
-            kv=MATRIX.kv_cache_dtype(dtype),
-        )
-        if reason is None:
-            return name
-    return None
+def asked(capability="8.6", kv="bf16", head_sizes=(128,), **more):
+    return Asked(capability=capability, kv=kv, head_sizes=head_sizes, **more)
 
 
-@pytest.mark.parametrize(("capability", "dtype", "size", "backend"), CASES)
-def test_the_backend_is_the_engines_own_choice(capability, dtype, size, backend):
-    assert chosen("llama", capability, dtype, size) == backend
+def backend(*questions, pinned=None):
+    answer = chosen(VLLM, ROWS, questions, pinned=pinned)
+    return answer.backend if isinstance(answer, AttentionBackendRow) else answer.sentence()
 
 
-@pytest.mark.parametrize("capability", ["7.5", "8.0", "8.6", "8.9", "12.0", "12.1"])
+@pytest.mark.parametrize("capability", ["8.0", "8.6", "8.9", "12.0", "12.1"])
 def test_gemma_4_is_forced_onto_triton_where_there_is_no_flash_attention_4(capability):
-    assert chosen("gemma4", capability, "bf16", 512) == TRITON
+    assert backend(asked(capability, head_sizes=(256, 512), family="gemma4")) == "triton"
+
+
+def test_one_backend_serves_every_head_size_of_a_model():
+    assert backend(asked(head_sizes=(256,))) == "flash_attn"
+    assert backend(asked(head_sizes=(256, 512))) == "flashinfer"
+    assert backend(asked(head_sizes=(192, 512))) == "triton"
+
+
+def test_one_backend_serves_every_card():
+    assert backend(asked("8.6"), asked("7.5")) == (
+        "attention backend flash_attn: needs compute capability >=8.0, found 7.5"
+    )
+    assert backend(asked("8.6", kv="f16"), asked("7.5", kv="f16")) == "triton"
+
+
+def test_a_pinned_backend_is_taken_or_refused_and_never_another():
+    assert backend(asked(), pinned="flashinfer") == "flashinfer"
+    assert backend(asked(kv="fp8_e4m3"), pinned="flash_attn") == (
+        "attention backend flash_attn: needs a cache in bf16 or f16 on 8.6, found fp8_e4m3"
+    )
+
+
+def test_a_backend_that_the_engine_never_takes_by_itself_is_offered():
+    question = asked(kv="fp8_e4m3", family="gemma4", head_sizes=(256, 512))
+    reason = chosen(VLLM, ROWS, [question])
+    assert "attention_backend flashinfer under vllm" in reason.remedy()
+
+
+def test_flash_attention_has_a_version_per_card():
+    row = next(row for row in ROWS if row.backend == "flash_attn")
+    versions = {
+        (capability, size): row.version(capability, size).version
+        for capability in ("8.6", "9.0", "10.0", "12.0")
+        for size in (128, 512)
+    }
+    assert versions == {
+        ("8.6", 128): 2,
+        ("8.6", 512): 2,
+        ("12.0", 128): 2,
+        ("12.0", 512): 2,
+        ("9.0", 128): 3,
+        ("9.0", 512): 4,
+        ("10.0", 128): 4,
+        ("10.0", 512): 2,
+    }
+
+
+def test_an_order_is_that_of_the_models_kind():
+    assert order(VLLM, asked("9.0", mla=True))[0] == "flash_attn_mla"
+    assert order(VLLM, asked("9.0"))[0] == "flash_attn"
+
+
+def test_without_a_compiler_flashinfer_is_refused_by_name():
+    row = next(row for row in ROWS if row.backend == "flashinfer")
+    reason = reason_against(row, asked(kv="fp8_e4m3", toolchain=Toolchain.NONE))
+    assert reason.sentence() == (
+        "attention backend flashinfer: needs nvcc and ninja on the service's PATH, or its prebuilt "
+        "kernels, found neither"
+    )
+
+
+def test_llama_cpp_takes_iq4_nl_on_the_cpu_alone():
+    release = next(row for row in MATRIX.releases if row.engine == "llama.cpp")
+    rows = MATRIX.backends("llama.cpp")
+    assert isinstance(chosen(release, rows, [asked(None, kv="iq4_nl")]), AttentionBackendRow)
+    refused = chosen(release, rows, [asked("8.6", kv="iq4_nl")])
+    assert "found iq4_nl" in refused.sentence()

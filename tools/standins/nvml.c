@@ -22,7 +22,11 @@
 #define MOST 32
 #define INVALID_ARGUMENT 2
 #define NOT_SUPPORTED 3
+#define NOT_FOUND 6
 #define INSUFFICIENT_SIZE 7
+#define P2P_NVLINK 2
+#define P2P_NOT_SUPPORTED 5
+#define TOPOLOGY_NODE 40
 
 struct device {
     char uuid[96], bus[32], name[96];
@@ -38,6 +42,7 @@ struct pci {
     char address[32];
 };
 struct memory { unsigned long long total, free, used; };
+struct memory_v2 { unsigned version; unsigned long long total, reserved, free, used; };
 struct running { unsigned pid; unsigned long long bytes; unsigned instance, compute; };
 
 static struct device devices[MOST];
@@ -126,6 +131,22 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
     return 0;
 }
 
+int nvmlDeviceGetHandleByUUID(const char *text, void **handle) {
+    PLAIN();
+    for (int i = 0; i < device_count; i++)
+        if (!strcmp(devices[i].uuid, text)) {
+            *handle = &devices[i];
+            return 0;
+        }
+    return NOT_FOUND;
+}
+
+int nvmlDeviceGetIndex(void *handle, unsigned *index) {
+    OF(handle);
+    *index = number(handle);
+    return 0;
+}
+
 int nvmlDeviceGetUUID(void *handle, char *text, unsigned size) {
     OF(handle);
     snprintf(text, size, "%s", ((struct device *)handle)->uuid);
@@ -161,6 +182,35 @@ int nvmlDeviceGetMemoryInfo(void *handle, struct memory *out) {
     out->total = d->total;
     out->free = d->free;
     out->used = d->total - d->free;
+    return 0;
+}
+
+int nvmlDeviceGetMemoryInfo_v2(void *handle, struct memory_v2 *out) {
+    struct device *d = handle;
+    OF(handle);
+    out->total = d->total;
+    out->reserved = 0;
+    out->free = d->free;
+    out->used = d->total - d->free;
+    return 0;
+}
+
+/* Two cards reach each other over NVLink where both have an active link, never over PCIe. */
+int nvmlDeviceGetP2PStatus(void *handle, void *peer, int index, int *status) {
+    int linked[2] = {0, 0};
+    OF(handle);
+    for (int i = 0; i < link_count; i++) {
+        linked[0] |= links[i].device == number(handle) && links[i].state;
+        linked[1] |= links[i].device == number(peer) && links[i].state;
+    }
+    *status = index == P2P_NVLINK && linked[0] && linked[1] ? 0 : P2P_NOT_SUPPORTED;
+    return 0;
+}
+
+int nvmlDeviceGetTopologyCommonAncestor(void *handle, void *peer, int *level) {
+    (void)peer;
+    OF(handle);
+    *level = TOPOLOGY_NODE;
     return 0;
 }
 
