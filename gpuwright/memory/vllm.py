@@ -7,96 +7,17 @@ runtime) are measured, and rounded up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 
-from gpuwright.memory.layers import kv_bytes_per_token, linear_state_bytes
+from gpuwright.memory.pool import pool
 from gpuwright.memory.request import GIB, Fit, MemoryRequest, largest, tight
 from gpuwright.model_rows import Architecture, LayerKind
 from gpuwright.plan import MemoryPlan, MemoryTerm
 from gpuwright.refusals import OutOfMemory
-from gpuwright.rows import KvCacheDtypeRow
 
-CUDA_BLOCK_MULTIPLE = 16
-CPU_BLOCK_MULTIPLE = 128
 MAX_SHARE = 92
 """Percent of a card's total memory that the engine is given at most."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pool:
-    """How a KV cache of `block_bytes` blocks is shared out, on one device."""
-
-    block_tokens: int
-    block_bytes: int
-    growing_layers_ratio: int = 1
-    window_tokens: int | None = None
-    window_block_tokens: int = 1
-    window_ratio: int = 0
-    state_blocks: int = 0
-
-    def blocks(self, pool_bytes: int) -> int:
-        return max(0, pool_bytes) // self.block_bytes
-
-    def need(self, tokens: int) -> int:
-        """Blocks that one request of `tokens` takes."""
-        blocks = ceil(tokens / self.block_tokens) * self.growing_layers_ratio + self.state_blocks
-        if self.window_tokens is not None:
-            seen = min(tokens, self.window_tokens)
-            blocks += (ceil(seen / self.window_block_tokens) + 1) * self.window_ratio
-        return blocks
-
-    def tokens(self, pool_bytes: int, max_model_len: int) -> int:
-        """What the engine prints as its cache size: requests of full length times their length."""
-        return self.blocks(pool_bytes) * max_model_len // self.need(max_model_len)
-
-
-def pool(
-    architecture: Architecture,
-    kv: KvCacheDtypeRow,
-    tensor_parallel_size: int,
-    *,
-    max_num_batched_tokens: int = 8192,
-    draft_tokens: int = 0,
-    prefix_caching: bool = True,
-    state_bytes: int = 4,
-    multiple: int = CUDA_BLOCK_MULTIPLE,
-) -> Pool:
-    """The pool of `architecture`. `multiple` is the attention backend's own block multiple."""
-    mtp_layers = architecture.mtp_layers if draft_tokens else 0
-    if linear := architecture.of(LayerKind.LINEAR):
-        full = architecture.of(LayerKind.FULL)[0]
-        per_token = kv_bytes_per_token(full, kv, tensor_parallel_size)
-        state = linear_state_bytes(
-            linear[0], tensor_parallel_size, state_bytes=state_bytes, draft_tokens=draft_tokens
-        )
-        block_tokens = multiple * ceil(state / (multiple * per_token))
-        group = full.layers + mtp_layers
-        states = (2 if prefix_caching else 1) + draft_tokens
-        return Pool(
-            block_tokens=block_tokens,
-            block_bytes=block_tokens * per_token * group,
-            state_blocks=ceil(linear[0].layers / group) * states,
-        )
-    growing = (architecture.of(LayerKind.FULL) or architecture.of(LayerKind.MLA))[0]
-    per_token = kv_bytes_per_token(growing, kv, tensor_parallel_size)
-    sliding = architecture.of(LayerKind.SLIDING)
-    if not sliding:
-        layers = growing.layers + mtp_layers
-        return Pool(block_tokens=multiple, block_bytes=multiple * per_token * layers)
-    window = sliding[0]
-    window_per_token = kv_bytes_per_token(window, kv, tensor_parallel_size)
-    page = multiple * max(per_token, window_per_token)
-    group = min(growing.layers, window.layers)
-    return Pool(
-        block_tokens=page // per_token // multiple * multiple,
-        block_bytes=page * group,
-        growing_layers_ratio=ceil(growing.layers / group),
-        window_tokens=window.window - 1 + max_num_batched_tokens,
-        window_block_tokens=page // window_per_token // multiple * multiple,
-        window_ratio=ceil(window.layers / group),
-    )
 
 
 def runtime_bytes(tensor_parallel_size: int) -> int:
@@ -167,7 +88,8 @@ def fit(request: MemoryRequest) -> Fit | OutOfMemory:
                 ),
                 others_bytes=device.others_bytes,
                 what=f"weights, workspace and one request of {tokens:,} tokens",
-                largest_context_tokens=largest_context(layout, blocks),
+                largest_context_tokens=layout.largest_context(blocks, spare_percent=2) // 256 * 256
+                or None,
             )
         # Every sequence keeps at least its state and one block of its context.
         held = min(sequences, blocks // layout.need(1))
@@ -209,15 +131,3 @@ def fit(request: MemoryRequest) -> Fit | OutOfMemory:
         )
 
     return largest(request, attempt)
-
-
-def largest_context(layout: Pool, blocks: int) -> int | None:
-    """The longest request that `blocks` hold with 2 % to spare, or None where none does."""
-    low, high = 0, 1 << 24
-    while low < high:
-        middle = (low + high + 1) // 2
-        if layout.need(middle) * 51 <= blocks * 50:
-            low = middle
-        else:
-            high = middle - 1
-    return low // 256 * 256 or None

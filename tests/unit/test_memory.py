@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from gpuwright.load import load_matrix
 from gpuwright.memory import llama_cpp, sglang, vllm
 from gpuwright.memory.layers import kv_bytes_per_token, linear_state_bytes
+from gpuwright.memory.pool import CPU_BLOCK_MULTIPLE
+from gpuwright.memory.pool import pool as make_pool
 from gpuwright.memory.request import GIB, MIB, DeviceMemory, Fit, MemoryRequest
 from gpuwright.model_rows import Architecture, LayerGroup, LayerKind
 from gpuwright.refusals import OutOfMemory
@@ -76,7 +78,7 @@ def printed(pool, gib, tokens, max_model_len):
 def test_vllm_hybrid_pool_is_what_the_engine_printed(
     architecture, dtype, size, draft, prefix, gib, max_model_len, tokens
 ):
-    pool = vllm.pool(architecture, kv(dtype), size, draft_tokens=draft, prefix_caching=prefix)
+    pool = make_pool(architecture, kv(dtype), size, draft_tokens=draft, prefix_caching=prefix)
     assert printed(pool, gib, tokens, max_model_len)
 
 
@@ -90,11 +92,11 @@ def test_vllm_hybrid_pool_is_what_the_engine_printed(
     ],
 )
 def test_vllm_hybrid_block_is_as_long_as_a_state(architecture, dtype, draft, tokens):
-    assert vllm.pool(architecture, kv(dtype), 1, draft_tokens=draft).block_tokens == tokens
+    assert make_pool(architecture, kv(dtype), 1, draft_tokens=draft).block_tokens == tokens
 
 
 def test_vllm_27b_nvfp4_pool_holds_the_requests_that_the_engine_printed():
-    pool = vllm.pool(QWEN_27B, kv("fp8_e4m3"), 1)
+    pool = make_pool(QWEN_27B, kv("fp8_e4m3"), 1)
     blocks = pool.blocks(int(6.67 * GIB))
     assert blocks == 139
     # Releases before 0.21 printed blocks over groups times block.
@@ -103,7 +105,9 @@ def test_vllm_27b_nvfp4_pool_holds_the_requests_that_the_engine_printed():
 
 
 def test_vllm_sliding_window_pool_is_what_the_engine_printed():
-    pool = vllm.pool(GEMMA_31B, kv("int8_per_token_head"), 2, max_num_batched_tokens=4096)
+    pool = make_pool(
+        GEMMA_31B, kv("int8_per_token_head"), 2, max_num_batched_tokens=4096, fill_pages=True
+    )
     assert pool.need(262144) == 9797
     assert 17449 * 262144 // pool.need(262144) == 466892
     assert pool.blocks(int((10.82 - 0.005) * GIB)) <= 17449 <= pool.blocks(int(10.825 * GIB))
@@ -111,13 +115,13 @@ def test_vllm_sliding_window_pool_is_what_the_engine_printed():
 
 
 def test_vllm_sliding_window_pool_with_one_global_head_is_what_the_engine_printed():
-    pool = vllm.pool(GEMMA_12B, kv("bf16"), 2, max_num_batched_tokens=4096)
+    pool = make_pool(GEMMA_12B, kv("bf16"), 2, max_num_batched_tokens=4096)
     assert pool.need(131072) == 5701
     assert printed(pool, 8.16, 384019, 131072)
 
 
 def test_vllm_full_attention_pool_is_what_the_engine_printed():
-    pool = vllm.pool(LLAMA_8B, kv("bf16"), 1)
+    pool = make_pool(LLAMA_8B, kv("bf16"), 1)
     assert pool.block_bytes == 16 * 131072
     assert pool.blocks(int(3.8125 * GIB)) == 1952
     assert pool.blocks(int(2.885 * GIB)) <= 1478 <= pool.blocks(int(2.895 * GIB))
@@ -130,7 +134,7 @@ def test_vllm_latent_attention_pool_does_not_divide_by_tensor_parallelism():
         vocabulary=1024,
         groups=(LayerGroup(kind=MLA, layers=2, latent_size=512, rope_size=64),),
     )
-    one, two = (vllm.pool(latent, kv("bf16"), size) for size in (1, 2))
+    one, two = (make_pool(latent, kv("bf16"), size) for size in (1, 2))
     assert one == two
     assert one.block_tokens == 16
     # 1 GiB over 2 layers of 576 elements in 16 bits: what the CPU build printed.
@@ -147,7 +151,7 @@ def test_vllm_cpu_build_rounds_a_hybrid_block_to_its_own_multiple():
             LayerGroup(kind=LINEAR, layers=6, key_heads=4, value_heads=8, head_size=128),
         ),
     )
-    pool = vllm.pool(tiny, kv("bf16"), 1, multiple=vllm.CPU_BLOCK_MULTIPLE)
+    pool = make_pool(tiny, kv("bf16"), 1, multiple=CPU_BLOCK_MULTIPLE)
     assert pool.block_tokens == 384
     assert pool.blocks(GIB) == 682
     assert pool.need(4096) == 17
@@ -215,7 +219,7 @@ contexts = st.integers(min_value=1, max_value=1 << 20)
 
 @given(architectures, vllm_dtypes, st.sampled_from([1, 2, 4]), contexts, contexts)
 def test_a_longer_request_never_needs_fewer_blocks(architecture, dtype, size, one, other):
-    pool = vllm.pool(architecture, kv(dtype), size)
+    pool = make_pool(architecture, kv(dtype), size)
     assert pool.need(min(one, other)) <= pool.need(max(one, other))
     assert pool.need(1) > 0
 

@@ -1,0 +1,161 @@
+"""vLLM's pool of blocks: how layers share them, and what one request takes, exact to the token.
+
+It reproduces what the engine prints at start for full attention, sliding windows, linear-attention
+hybrids and latent attention; `tests/engines_cpu` holds it to the engine's own CPU build.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import ceil
+
+from gpuwright.memory.layers import heads_per_device, kv_bytes_per_token, linear_state_bytes
+from gpuwright.model_rows import Architecture, LayerGroup, LayerKind
+from gpuwright.rows import KvCacheDtypeRow
+
+CUDA_BLOCK_MULTIPLE = 16
+CPU_BLOCK_MULTIPLE = 128
+LATENT_HYBRID_MULTIPLE = 128
+"""Least multiple of a block where latent attention shares the pool with linear states."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """Block tables that a request keeps for one type of layers: `count` of them, all alike."""
+
+    block_tokens: int
+    count: int
+    kept_tokens: int | None = None
+    """Tokens that a sliding window keeps at most; None: the table grows with the context."""
+
+    def need(self, tokens: int) -> int:
+        if self.kept_tokens is None:
+            return -(-tokens // self.block_tokens) * self.count
+        # One more, as a window need not begin where a block does.
+        return (-(-min(tokens, self.kept_tokens) // self.block_tokens) + 1) * self.count
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pool:
+    """How a cache of blocks of `block_bytes` is shared out, on one device."""
+
+    block_tokens: int
+    """What the engine calls its block size."""
+    block_bytes: int
+    tables: tuple[Table, ...]
+    state_blocks: int = 0
+    """Blocks that hold a request's linear-attention states."""
+
+    def blocks(self, pool_bytes: int) -> int:
+        return max(0, pool_bytes) // self.block_bytes
+
+    def need(self, tokens: int) -> int:
+        """Blocks that one request of `tokens` takes."""
+        return sum(table.need(tokens) for table in self.tables) + self.state_blocks
+
+    def tokens(self, pool_bytes: int, max_model_len: int) -> int:
+        """What the engine prints as its cache size: requests of full length times their length."""
+        return self.blocks(pool_bytes) * max_model_len // self.need(max_model_len)
+
+    def largest_context(self, blocks: int, *, spare_percent: int = 0) -> int:
+        """The longest request that `blocks` hold with something to spare; 0 where none does."""
+        low, high = 0, 1 << 24
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.need(middle) * (100 + spare_percent) <= blocks * 100:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+def pool(
+    architecture: Architecture,
+    kv: KvCacheDtypeRow,
+    tensor_parallel_size: int,
+    *,
+    max_num_batched_tokens: int = 8192,
+    in_flight_batches: int = 1,
+    draft_tokens: int = 0,
+    drafter: Iterable[LayerGroup] = (),
+    prefix_caching: bool = True,
+    state_bytes: int = 4,
+    multiple: int = CUDA_BLOCK_MULTIPLE,
+    fill_pages: bool = False,
+) -> Pool:
+    """The pool of `architecture`, with its own draft layers where `draft_tokens` are drafted, or
+    with those of an external `drafter`.
+
+    `multiple` is the attention backend's own block multiple. `in_flight_batches` are steps that a
+    window's blocks outlive: two where scheduling runs ahead of the device. `fill_pages` makes a
+    block of layers whose page does not divide the largest as long as it can be, as a patched engine
+    does; the engine itself keeps it short and pads the page.
+    """
+    size = tensor_parallel_size
+    layers = _layers_by_type(architecture, size, draft_tokens, tuple(drafter))
+    linear = [group for group in layers if group.kind is LayerKind.LINEAR]
+    cached = {g: kv_bytes_per_token(g, kv, 1) for g in layers if g.kind is not LayerKind.LINEAR}
+    kept = in_flight_batches * max_num_batched_tokens - 1
+    if not linear and _uniform(cached):
+        group = next(iter(cached))
+        table = Table(block_tokens=multiple, count=1, kept_tokens=_kept(group, kept))
+        per_token = sum(cached[group] * layers[group] for group in cached)
+        return Pool(block_tokens=multiple, block_bytes=multiple * per_token, tables=(table,))
+    block_tokens = multiple
+    if linear:
+        grower = next(group for group in cached if group.kind is not LayerKind.SLIDING)
+        if grower.kind is LayerKind.MLA:
+            multiple = max(multiple, LATENT_HYBRID_MULTIPLE)
+        state = max(
+            linear_state_bytes(group, size, state_bytes=state_bytes, draft_tokens=draft_tokens)
+            for group in linear
+        )
+        block_tokens = multiple * ceil(state / (multiple * cached[grower]))
+    page = block_tokens * max(cached.values())
+    together = _layers_together(layers.values())
+    tables = []
+    for group, per_token in cached.items():
+        fitting = block_tokens
+        if page % (block_tokens * per_token) == 0 or fill_pages:
+            fitting = page // per_token // multiple * multiple
+        count = ceil(layers[group] / together)
+        tables.append(Table(block_tokens=fitting, count=count, kept_tokens=_kept(group, kept)))
+    states = (2 if prefix_caching else 1) + draft_tokens
+    return Pool(
+        block_tokens=block_tokens,
+        block_bytes=page * together,
+        tables=tuple(tables),
+        state_blocks=sum(ceil(layers[group] / together) for group in linear) * states,
+    )
+
+
+def _layers_by_type(
+    architecture: Architecture, size: int, draft_tokens: int, drafter: tuple[LayerGroup, ...]
+) -> Counter[LayerGroup]:
+    """Layers of each type, with the heads of one device: those alike count together."""
+    counts: Counter[LayerGroup] = Counter()
+    own = architecture.mtp_layers if draft_tokens and not drafter else 0
+    for group in (*architecture.groups, *drafter):
+        more = 0
+        if own and group.kind in (LayerKind.FULL, LayerKind.MLA):
+            more, own = own, 0
+        alike = replace(group, layers=1, kv_heads=heads_per_device(group.kv_heads, size))
+        counts[alike] += group.layers + more
+    return counts
+
+
+def _uniform(cached: Iterable[LayerGroup]) -> bool:
+    """Whether all layers keep the same tokens, so that one table serves them all."""
+    return len({group.window if group.kind is LayerKind.SLIDING else 0 for group in cached}) == 1
+
+
+def _kept(group: LayerGroup, more: int) -> int | None:
+    return group.window + more if group.kind is LayerKind.SLIDING else None
+
+
+def _layers_together(counts: Iterable[int]) -> int:
+    """Layers that share a table: the fewest of a type, or the most where these are hardly more."""
+    fewest, most = min(counts := list(counts)), max(counts)
+    return most if most < fewest * 1.5 else fewest

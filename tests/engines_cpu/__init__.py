@@ -1,0 +1,1 @@
+"""What engines' own CPU builds print at start, held against our arithmetic."""
