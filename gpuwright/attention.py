@@ -74,7 +74,7 @@ def order(release: ReleaseRow, asked: Asked) -> tuple[str, ...]:
     for rule in release.auto_order:
         if (
             rule.device is asked.device
-            and rule.mla == asked.mla
+            and rule.mla in (None, asked.mla)
             and (not rule.families or asked.family in rule.families)
             and rule.sinks in (None, asked.sinks)
             and asked.toolchain.has(rule.toolchain)

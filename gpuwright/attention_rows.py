@@ -29,9 +29,10 @@ class AutoOrder:
     order: tuple[str, ...]
     capabilities: str = ""
     families: tuple[str, ...] = ()
-    mla: bool = False
+    mla: bool | None = None
+    """Where said, the rule is for models with latent attention alone, or without alone."""
     sinks: bool | None = None
-    """Where said, the rule is for models with attention sinks alone, or without alone."""
+    """The same of attention sinks."""
     toolchain: Toolchain = Toolchain.NONE
     """The least that stands beside the engine where the rule holds."""
     device: Device = Device.CUDA
