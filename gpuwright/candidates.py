@@ -18,7 +18,7 @@ from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.node_rules import disk_reason
 from gpuwright.pins import pinned_gpus
 from gpuwright.plan import Rejection
-from gpuwright.refusals import CpuNotAsked, Needs, Reason, Superseded, rejection_of
+from gpuwright.refusals import CpuNotAsked, Needs, NoCard, Reason, Superseded, rejection_of
 from gpuwright.rows import Device
 from gpuwright.site import (
     Combination,
@@ -69,9 +69,9 @@ def _release_reason(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Reason
     if tag.device is Device.CPU and host.has_card and not want.cpu_only:
         return CpuNotAsked()
     if tag.device is Device.CUDA and want.cpu_only:
-        return Needs(subject="device", needed="an NVIDIA GPU", found="`gpus: none`")
+        return NoCard(found="`gpus: none`")
     if tag.device is Device.CUDA and not host.gpus:
-        return Needs(subject="device", needed="an NVIDIA GPU", found="none")
+        return NoCard()
     reason = compat.first(rule(host, release) for rule in compat.RELEASE_RULES)
     if reason is None and release.memory_model is MemoryModel.UNKNOWN:
         reason = Needs(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gpuwright.attention_rows import AttentionBackendRow
 from gpuwright.engine_rows import ReleaseRow
+from gpuwright.feature_rows import FeatureRow
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.refusals import WantError
 from gpuwright.rows import (
@@ -72,6 +73,7 @@ class Matrix:
     quantizations: tuple[QuantizationRow, ...]
     releases: tuple[ReleaseRow, ...]
     attention_backends: tuple[AttentionBackendRow, ...]
+    features: tuple[FeatureRow, ...]
     models: tuple[ModelRow, ...]
     hazards: tuple[HazardRow, ...]
     workloads: tuple[WorkloadRow, ...]
@@ -120,6 +122,9 @@ class Matrix:
 
     def quantization(self, name: str) -> QuantizationRow:
         return next(row for row in self.quantizations if row.id == name)
+
+    def feature(self, feature: str) -> FeatureRow:
+        return next(row for row in self.features if row.id == feature)
 
     def backends(self, engine: str) -> tuple[AttentionBackendRow, ...]:
         return tuple(row for row in self.attention_backends if row.engine == engine)

@@ -18,6 +18,7 @@ def cross_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
         matrix.gpus,
         matrix.kv_cache_dtypes,
         matrix.quantizations,
+        matrix.features,
         matrix.models,
         matrix.workloads,
         [checkpoint for model in matrix.models for checkpoint in model.checkpoints],
@@ -29,6 +30,7 @@ def cross_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
     yield from _release_faults(matrix, labels)
     yield from _backend_faults(matrix, labels)
     yield from _model_faults(matrix, labels)
+    yield from _feature_faults(matrix, labels)
     yield from _hazard_faults(matrix, labels)
     for gpu in matrix.gpus:
         yield from _version(f"{labels[id(gpu)]}.compute_capability", gpu.compute_capability)
@@ -98,6 +100,31 @@ def _model_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
             yield from _dangling(f"{path}.engines", row.engines, matrix.engines)
             for engine, releases in row.engines.items():
                 yield from _range(f"{path}.engines.{engine}", releases)
+
+
+def _feature_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
+    models = {row.id for row in matrix.models} | {row.family for row in matrix.models}
+    for row in matrix.features:
+        path = labels[id(row)]
+        yield from _dangling(f"{path}.engines", row.engines, matrix.engines)
+        for engine, entries in row.engines.items():
+            for index, entry in enumerate(entries):
+                at = f"{path}.engines.{engine}[{index}]"
+                yield from _range(f"{at}.releases", entry.releases)
+                yield from _range(f"{at}.capabilities", entry.capabilities)
+                yield from _dangling(f"{at}.models", entry.models, models)
+                yield from _dangling(f"{at}.not_models", entry.not_models, models)
+        for index, rule in enumerate(row.excludes):
+            at = f"{path}.excludes[{index}]"
+            yield from _range(f"{at}.releases", rule.releases)
+            for key, known in (
+                ("engines", matrix.engines),
+                ("features", [each.id for each in matrix.features]),
+                ("kv_cache_dtypes", [each.id for each in matrix.kv_cache_dtypes]),
+                ("backends", [each.backend for each in matrix.attention_backends]),
+                ("families", [each.family for each in matrix.models]),
+            ):
+                yield from _dangling(f"{at}.{key}", getattr(rule, key), known)
 
 
 def _hazard_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:

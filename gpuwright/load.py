@@ -12,6 +12,7 @@ from gpuwright.attention_rows import AttentionBackendRow
 from gpuwright.catalogue import Matrix
 from gpuwright.crosscheck import cross_faults
 from gpuwright.engine_rows import ReleaseRow
+from gpuwright.feature_rows import FeatureRow
 from gpuwright.model_rows import ModelRow
 from gpuwright.refusals import MatrixError, WantError
 from gpuwright.rows import (
@@ -33,6 +34,7 @@ FILES: dict[str, type] = {
     "kv_cache_dtypes": KvCacheDtypeRow,
     "quantizations": QuantizationRow,
     "attention_backends": AttentionBackendRow,
+    "features": FeatureRow,
     "models": ModelRow,
     "hazards": HazardRow,
     "workloads": WorkloadRow,

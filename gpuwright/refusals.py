@@ -237,6 +237,24 @@ class Superseded:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NoCard:
+    """The binaries compute on a card, and there is none to use."""
+
+    found: str = "none"
+    row: str | None = None
+
+    @property
+    def needed(self) -> str:
+        return "an NVIDIA GPU"
+
+    def sentence(self) -> str:
+        return f"device: needs {self.needed}, found {self.found}"
+
+    def remedy(self) -> str | None:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CpuNotAsked:
     """A card is there, and nobody said that the CPU is to serve beside it."""
 

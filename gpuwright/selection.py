@@ -18,6 +18,7 @@ from gpuwright.planning import plan_of
 from gpuwright.refusals import (
     CpuNotAsked,
     Needs,
+    NoCard,
     OutOfMemory,
     Reason,
     Refusal,
@@ -61,7 +62,7 @@ def decide(host: Host, want: Want, matrix: Matrix) -> Plan | Refusal:
 
 def _refusal(site: Site, failures: list[Failure]) -> Refusal:
     # What is there and was merely not asked for explains least, so it comes last.
-    unasked = (CpuNotAsked, Superseded)
+    unasked = (CpuNotAsked, NoCard, Superseded)
     ordered = sorted(failures, key=lambda failure: isinstance(failure.reason, unasked))
     reasons: list[Reason] = [failure.reason for failure in ordered]
     if site.pins.auto_model and not site.host.gpus:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -73,6 +74,51 @@ def read_whole(low: int, high: int) -> Callable[[object], int]:
         return value
 
     return check
+
+
+def read_switch(value: object) -> bool:
+    if type(value) is not bool:
+        raise ValueError(f"needs on or off, found {type(value).__name__} {value!r}")
+    return value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpeculativeWant:
+    """A pinned way of drafting; the method None: no drafting. What else is None is decided."""
+
+    method: str | None
+    tokens: int | None = None
+    drafter: str | None = None
+
+
+_MOST_DRAFT_TOKENS = 64
+
+
+def read_speculative(value: object) -> SpeculativeWant:
+    """`off`, a method, `method:tokens`, or a mapping of method, tokens and drafter."""
+    if value is False or value in ("none", "off"):
+        return SpeculativeWant(method=None)
+    if isinstance(value, Mapping):
+        if unknown := sorted(str(key) for key in set(value) - {"method", "tokens", "drafter"}):
+            raise ValueError(f"unknown key {unknown[0]}; known: method, tokens, drafter")
+        tokens, drafter = value.get("tokens"), value.get("drafter")
+        if "method" not in value:
+            raise ValueError("needs a method")
+        return SpeculativeWant(
+            method=read_name(value["method"]),
+            tokens=None if tokens is None else read_whole(1, _MOST_DRAFT_TOKENS)(tokens),
+            drafter=None if drafter is None else read_name(drafter),
+        )
+    if not isinstance(value, str):
+        raise ValueError(f"needs off, a method or method:tokens, found {value!r}")
+    method, separator, count = value.partition(":")
+    if not separator:
+        return SpeculativeWant(method=read_name(method))
+    if not count.isascii() or not count.isdigit() or len(count) > len(str(_MOST_DRAFT_TOKENS)):
+        raise ValueError(f"{value!r} needs a whole number of tokens behind the colon")
+    return SpeculativeWant(
+        method=read_name(method), tokens=read_whole(1, _MOST_DRAFT_TOKENS)(int(count))
+    )
 
 
 def read_port(value: object) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 from gpuwright.layout import Layout
 from gpuwright.refusals import WantError
 from gpuwright.values import (
+    SpeculativeWant,
     read_address,
     read_directory,
     read_gpus,
@@ -22,6 +23,8 @@ from gpuwright.values import (
     read_port,
     read_proxy,
     read_service,
+    read_speculative,
+    read_switch,
     read_url,
     read_whole,
 )
@@ -44,10 +47,18 @@ class Want:
     kv_cache_dtype: str | None = None
     max_model_len: int | None = None
     max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    speculative: SpeculativeWant | None = None
+    prefix_caching: bool | None = None
+    structured_output: str | None = None
+    vision: bool = False
+    expert_offload: bool | None = None
+    """Whether experts are computed by the CPU; None: where the cards alone do not hold them."""
     gpus: tuple[str, ...] | None = None
     """Indexes or UUIDs, all of which are to be used; empty: the CPU; None: whatever fits."""
     tensor_parallel_size: int | None = None
     workload: str = "chat"
+    share_gpus: bool = False
     bind: str = "127.0.0.1"
     port: int = 8080
     model_store: str = _LAYOUT.model_store
@@ -133,9 +144,16 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "kv_cache_dtype": read_name,
     "max_model_len": read_whole(256, 16_777_216),
     "max_num_seqs": read_whole(1, 4096),
+    "max_num_batched_tokens": read_whole(64, 1_048_576),
+    "speculative": read_speculative,
+    "prefix_caching": read_switch,
+    "structured_output": read_name,
+    "vision": read_switch,
+    "expert_offload": read_switch,
     "gpus": read_gpus,
     "tensor_parallel_size": read_whole(1, 64),
     "workload": read_name,
+    "share_gpus": read_switch,
     "bind": read_address,
     "port": read_port,
     "model_store": read_directory,

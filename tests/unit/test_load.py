@@ -31,7 +31,7 @@ def faults(directory):
 
 def test_our_own_matrix_loads():
     matrix = load_matrix()
-    assert matrix.engines == ("llama.cpp", "sglang", "tensorrt-llm", "vllm")
+    assert set(matrix.engines) == {path.stem for path in (MATRIX / "engines").glob("*.yaml")}
     assert matrix.engine_release("llama.cpp", "b11434").build.source_subdir.endswith("llama.cpp")
 
 
