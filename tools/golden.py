@@ -1,4 +1,4 @@
-"""Golden decisions: every rig of tests/hosts with every want below, one JSON file each.
+"""Golden decisions: every rig of tests/hosts with every want below, one YAML file per rig.
 
 `python -m tools.golden` writes them anew; the diff is what is reviewed. The test compares.
 """
@@ -7,25 +7,32 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from gpuwright.explain_command import decision_as_data
 from gpuwright.host import Host
 from gpuwright.load import load_matrix
+from gpuwright.plan import MemoryPlan, Plan, Rejection
+from gpuwright.refusals import GIB, Refusal
 from gpuwright.selection import decide
 from gpuwright.want import Want
 
 TESTS = Path(__file__).parent.parent / "tests"
 HOSTS = TESTS / "hosts"
 PLANS = TESTS / "plans"
+UNASKED = ("a card is there:", "runs here, and")
+"""How reasons begin that say the same on every rig: they are left out."""
 
 WANTS: dict[str, dict[str, Any]] = {
     "auto": {},
     "smollm2": {"model": "smollm2"},
+    "llama-3.1-8b": {"model": "Llama-3.1-8B-Instruct"},
     "qwen3.6-27b": {"model": "Qwen3.6-27B"},
     "qwen3.6-35b-a3b": {"model": "Qwen3.6-35B-A3B"},
     "gemma-4-26b": {"model": "gemma-4-26B-A4B-it"},
+    "glm-4.7-flash": {"model": "GLM-4.7-Flash"},
+    "gpt-oss-120b": {"model": "gpt-oss-120b"},
     "qwen3.6-27b-for-throughput": {"model": "qwen3.6-27b", "workload": "throughput"},
     "smollm2-on-cpu": {"model": "smollm2", "gpus": "none"},
 }
@@ -40,24 +47,96 @@ def document(rig: str) -> dict[str, Any]:
     return data
 
 
+def decision(rig: str, want: str) -> Plan | Refusal:
+    """What `rig` and the want called `want` decide."""
+    return decide(Host.from_document(document(rig)), Want.from_data(WANTS[want]), load_matrix())
+
+
 def golden(rig: str, want: str) -> str:
-    """The text of the golden file of `rig` and the want called `want`."""
-    decision = decide(Host.from_document(document(rig)), Want.from_data(WANTS[want]), load_matrix())
-    return json.dumps(decision_as_data(decision), indent=1) + "\n"
+    """What the golden file of `rig` says of the want called `want`: YAML, its values in JSON."""
+    lines = [f"{want}:"]
+    for key, value in _summary(decision(rig, want)).items():
+        if key == "why_not":
+            lines.append(f"  {key}:")
+            lines += [f"    {name}: {_json(text)}" for name, text in value.items()]
+        else:
+            lines.append(f"  {key}: {_json(value)}")
+    return "\n".join(lines) + "\n"
 
 
-def path_of(rig: str, want: str) -> Path:
-    return PLANS / rig / f"{want}.json"
+def golden_file(rig: str) -> str:
+    return "\n".join(golden(rig, want) for want in WANTS)
+
+
+def path_of(rig: str) -> Path:
+    return PLANS / f"{rig}.yaml"
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _summary(decision: Plan | Refusal) -> dict[str, Any]:
+    """What is reviewed of a decision; empty values are left out."""
+    if isinstance(decision, Refusal):
+        found: dict[str, Any] = {
+            "refusal": decision.summary,
+            "reasons": [] if decision.why_not else decision.reasons,
+            "remedies": decision.remedies,
+            "why_not": _rivals(decision.why_not),
+        }
+        return {key: value for key, value in found.items() if value}
+    speculation = decision.speculation
+    found = {
+        "plan": decision.model,
+        "engine": f"{decision.engine} {decision.release} {decision.build_tag}",
+        "checkpoint": f"{decision.checkpoint} ({decision.quantization})",
+        "attention": f"{decision.attention_backend}, {decision.kv_cache_dtype} cache",
+        "gpus": [gpu.index for gpu in decision.gpus],
+        "tensor_parallel_size": decision.tensor_parallel_size if decision.gpus else None,
+        "context": f"{decision.max_model_len:,} x {decision.max_num_seqs}",
+        "speculative": speculation and f"{speculation.method} {speculation.tokens}",
+        "memory": _memory(decision.memory),
+        "features": decision.features,
+        "parameters": decision.parameters,
+        "warnings": [each.hazard or each.because for each in decision.warnings],
+        "assumed": decision.assumed,
+        "not_applicable": decision.not_applicable,
+        "why_not": _rivals(decision.why_not),
+    }
+    return {key: value for key, value in found.items() if value not in (None, (), [], {})}
+
+
+def _memory(memory: MemoryPlan) -> str:
+    terms = ", ".join(f"{term.name} {term.bytes / GIB:.2f}" for term in memory.terms)
+    needed, available = memory.needed_bytes / GIB, memory.available_bytes / GIB
+    return f"{terms}; {needed:.2f} of {available:.2f} GiB of {memory.where}"
+
+
+def _rivals(rejections: Iterable[Rejection]) -> dict[str, str]:
+    """Of each release and build one line: of the best of those that fit, else its first."""
+    found: dict[str, Rejection] = {}
+    for each in rejections:
+        if each.reason.startswith(UNASKED):
+            continue
+        name = each.candidate.split(",")[0]
+        fits = each.reason.startswith("fits")
+        if name not in found or (fits and not found[name].reason.startswith("fits")):
+            found[name] = each
+    return {
+        name: f"{each.candidate.removeprefix(name).removeprefix(', ')}: {each.reason}".lstrip(": ")
+        for name, each in found.items()
+    }
 
 
 def main() -> int:
-    wanted = {path_of(rig, want): golden(rig, want) for rig in rigs() for want in WANTS}
-    for path in sorted(set(PLANS.rglob("*.json")) - set(wanted)):
+    wanted = {path_of(rig): golden_file(rig) for rig in rigs()}
+    for path in sorted({path for path in PLANS.rglob("*") if path.is_file()} - set(wanted)):
         print(f"removed {path.relative_to(TESTS)}")
         path.unlink()
+    PLANS.mkdir(exist_ok=True)
     for path, text in wanted.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
             print(f"wrote {path.relative_to(TESTS)}")
     return 0
