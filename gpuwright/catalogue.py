@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gpuwright.attention_rows import AttentionBackendRow
 from gpuwright.engine_rows import ReleaseRow
 from gpuwright.feature_rows import FeatureRow
+from gpuwright.gpu_names import GpuIndex, index_gpus
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.refusals import WantError
 from gpuwright.rows import (
@@ -78,6 +79,10 @@ class Matrix:
     hazards: tuple[HazardRow, ...]
     workloads: tuple[WorkloadRow, ...]
     distros: tuple[DistroRow, ...]
+    gpu_index: GpuIndex = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gpu_index", index_gpus(self.gpus))
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -106,13 +111,8 @@ class Matrix:
         return None
 
     def gpu(self, gpu: Gpu) -> GpuRow | None:
-        """The row of a card, by PCI id and then by name; None for an unlisted one."""
-        for row in self.gpus:
-            if gpu.pci_id is not None and gpu.pci_id in (row.pci_ids or ()):
-                return row
-        return find(self.gpus, gpu.name) or next(
-            (row for row in self.gpus if row.name.casefold() == gpu.name.casefold()), None
-        )
+        """The row of a node's card; None for an unlisted one. Asked often, so it is indexed."""
+        return self.gpu_index.card(gpu.pci_id, gpu.name, gpu.total_bytes)
 
     def cuda_runtime(self, version: str) -> CudaRow:
         return next(row for row in self.cuda if row.id == version)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from gpuwright.catalogue import Matrix, Named
-from gpuwright.rows import HazardRow
+from gpuwright.gpu_names import normalized
+from gpuwright.rows import GpuRow, HazardRow
 from gpuwright.versions import check_range, parse_version
 
 HAZARD_PARAMETERS = frozenset({"prefix_caching", "eager", "custom_all_reduce", "nccl_peer_access"})
@@ -32,11 +33,17 @@ def cross_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
     yield from _model_faults(matrix, labels)
     yield from _feature_faults(matrix, labels)
     yield from _hazard_faults(matrix, labels)
-    for gpu in matrix.gpus:
-        yield from _version(f"{labels[id(gpu)]}.compute_capability", gpu.compute_capability)
+    yield from _gpu_faults(matrix, labels)
     for cuda in matrix.cuda:
-        yield from _version(f"{labels[id(cuda)]}.min_driver", cuda.min_driver)
-        yield from _range(f"{labels[id(cuda)]}.capabilities", cuda.capabilities)
+        path = labels[id(cuda)]
+        for key in ("id", "min_driver", "native_driver"):
+            if (version := getattr(cuda, key)) is not None:
+                yield from _version(f"{path}.{key}", version)
+        for compiler, version in cuda.host_compilers.items():
+            yield from _version(f"{path}.host_compilers.{compiler}", version)
+        yield from _range(f"{path}.capabilities", cuda.capabilities)
+        for index, bad in enumerate(cuda.known_bad):
+            yield from _range(f"{path}.known_bad[{index}].capabilities", bad.capabilities)
     for quantization in matrix.quantizations:
         path = f"{labels[id(quantization)]}.engines"
         yield from _dangling(path, quantization.engines, matrix.engines)
@@ -48,6 +55,29 @@ def cross_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
             path = f"{labels[id(workload)]}.routes[{index}]"
             yield from _dangling(f"{path}.order", route.order, matrix.engines)
             yield from _range(f"{path}.capabilities", route.capabilities)
+
+
+def _gpu_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
+    """Names are compared as people's are: an alias means one card, whatever else is called so."""
+    yield from _twice(
+        "gpu",
+        [name for gpu in matrix.gpus for name in {normalized(word) for word in _called(gpu)}],
+    )
+    for gpu in matrix.gpus:
+        path = labels[id(gpu)]
+        yield from _version(f"{path}.compute_capability", gpu.compute_capability)
+        for pci_id in gpu.pci_ids or ():
+            same = matrix.gpu_index.by_pci_id[pci_id]
+            if any(each is not gpu and _alike(each, gpu) for each in same):
+                yield f"{path}.pci_ids: {pci_id} is another row's too, with its name and memory"
+
+
+def _called(gpu: GpuRow) -> tuple[str, ...]:
+    return (gpu.id, *gpu.aliases)
+
+
+def _alike(one: GpuRow, other: GpuRow) -> bool:
+    return (one.name, one.memory_mib) == (other.name, other.memory_mib)
 
 
 def _release_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:

@@ -9,7 +9,6 @@ from gpuwright.host import Host
 from gpuwright.model_rows import Role
 from gpuwright.plan import MemoryPlan, Plan, Rejection
 from gpuwright.refusals import Refusal, gib
-from gpuwright.rows import GpuRow
 from gpuwright.sizes import size_words
 
 
@@ -119,18 +118,3 @@ def list_models(matrix: Matrix) -> str:
                 f"  {row.id:<36} {row.quantization:<9} {size:>16}  {engines}  ({role}{pinned})"
             )
     return "\n".join(lines)
-
-
-def list_gpus(matrix: Matrix) -> str:
-    """The cards that have a row."""
-    return "\n".join(_gpu_line(row) for row in matrix.gpus)
-
-
-def _gpu_line(row: GpuRow) -> str:
-    bandwidth = f"{row.bandwidth_gb_per_s} GB/s" if row.bandwidth_gb_per_s else "bandwidth unknown"
-    lacks = f", without {' and '.join(row.lacks)}" if row.lacks else ""
-    link = ", NVLink" if row.nvlink else ""
-    return (
-        f"{row.id:<10} {row.name}, capability {row.compute_capability}, "
-        f"{row.memory_mib / 1024:.0f} GiB, {bandwidth}{link}{lacks}"
-    )

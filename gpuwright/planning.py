@@ -140,7 +140,7 @@ def _remarks(site: Site, best: Candidate) -> Iterator[str]:
     for gpu in chosen.gpus:
         if site.matrix.gpu(gpu) is None:
             yield (
-                f"GPU {gpu.index} ({gpu.name}) has no row in gpus.yaml: planned from its compute "
+                f"GPU {gpu.index} ({gpu.name}) has no row in gpus/: planned from its compute "
                 f"capability {gpu.compute_capability} and its memory"
             )
     if best.backend.needs:

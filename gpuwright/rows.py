@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 Scalar = str | int | bool
+_PCI_ID = re.compile(r"10de:[0-9a-f]{4}", re.ASCII)
 _DATE = re.compile(r"20\d\d-[01]\d-[0-3]\d", re.ASCII)
 
 
@@ -47,32 +48,97 @@ class Claim:
             yield f".read: {self.read!r} is not a date such as 2026-11-30"
 
 
+class GpuKind(StrEnum):
+    GEFORCE = "geforce"
+    WORKSTATION = "workstation"
+    DATACENTER = "datacenter"
+    INTEGRATED = "integrated"
+    JETSON = "jetson"
+
+
+class KernelModule(StrEnum):
+    """Which flavour of NVIDIA's kernel module drives a card."""
+
+    OPEN = "open"
+    PROPRIETARY = "proprietary"
+    EITHER = "either"
+
+
+class Precision(StrEnum):
+    BF16 = "bf16"
+    FP8 = "fp8"
+    NVFP4 = "nvfp4"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuRow:
     id: str
     name: str
     aliases: tuple[str, ...]
     pci_ids: tuple[str, ...] | None
+    kind: GpuKind
     compute_capability: str
     memory_mib: int
     visible_mib: int | None
     """What CUDA sees of it when nothing runs: the driver keeps the rest."""
     bandwidth_gb_per_s: int | None
-    nvlink: bool
-    lacks: tuple[str, ...]
-    """Precisions without tensor cores: a checkpoint or cache in them is storage only."""
+    nvlink: bool | None
+    lacks: tuple[Precision, ...]
+    """Precisions without units of their own: a checkpoint or cache in them is storage only."""
+    kernel_module: KernelModule | None
     sources: tuple[Claim, ...]
+    unified_memory: bool = False
+    """It has no memory but the node's."""
+    forward_compatibility: bool = False
+    """Whether NVIDIA's compatibility package lets an older driver run a newer CUDA on it."""
     unknown: dict[str, str] = field(default_factory=dict)
+
+    def faults(self) -> Iterator[str]:
+        if self.kind is GpuKind.GEFORCE and self.forward_compatibility:
+            yield ".forward_compatibility: GeForce cards have none (CUDA error 804)"
+        for pci_id in self.pci_ids or ():
+            if not _PCI_ID.fullmatch(pci_id):
+                yield f".pci_ids: {pci_id!r} is not vendor:device in lower-case hexadecimal"
+
+
+class CompilerSource(StrEnum):
+    """Where a node can have the CUDA compiler from."""
+
+    WHEELS = "wheels"
+    DEBIAN_12 = "debian-12"
+    DEBIAN_13 = "debian-13"
+    VENDOR = "vendor"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownBad:
+    """What a toolkit's compiler is known to get wrong, and for which cards."""
+
+    capabilities: str
+    what: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CudaRow:
-    """One CUDA runtime that engines' binaries bring, and what it asks of a node."""
+    """One CUDA toolkit, whose runtime engines' binaries bring, and what it asks of a node."""
 
     id: str
     min_driver: str
+    """Oldest driver that runs its binaries, by minor-version compatibility."""
+    native_driver: str | None
+    """The driver that was released with it: from this one on, its PTX is compiled too."""
     capabilities: str
+    host_compilers: dict[str, str]
+    """Newest major version of each host compiler that its own compiler accepts."""
+    nvcc_from: tuple[CompilerSource, ...]
+    forward_compatibility: tuple[GpuKind, ...]
     sources: tuple[Claim, ...]
+    known_bad: tuple[KnownBad, ...] = ()
+    unknown: dict[str, str] = field(default_factory=dict)
+
+    def faults(self) -> Iterator[str]:
+        if GpuKind.GEFORCE in self.forward_compatibility:
+            yield ".forward_compatibility: GeForce cards have none (CUDA error 804)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

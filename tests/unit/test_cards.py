@@ -52,8 +52,8 @@ def test_an_old_card_gets_the_build_for_the_older_cuda():
 
 
 def test_a_card_without_a_row_is_planned_and_said_to_be_unlisted():
-    plan = planned("a6000-unlisted", {"model": "qwen3.6-27b"})
-    assert any("NVIDIA RTX A6000) has no row in gpus.yaml" in line for line in warnings_of(plan))
+    plan = planned("l40g-unlisted", {"model": "qwen3.6-27b"})
+    assert any("NVIDIA L40G) has no row in gpus/" in line for line in warnings_of(plan))
 
 
 def test_a_card_of_unknown_capability_is_refused():

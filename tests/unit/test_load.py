@@ -93,10 +93,10 @@ def test_refuses_a_key_that_stands_twice(copy):
 @pytest.mark.parametrize(("written", "read"), [("8.6", "float"), ("12", "int"), ("on", "bool")])
 def test_refuses_a_version_that_is_not_quoted(copy, written, read):
     path = copy / "gpus/geforce.yaml"
-    path.write_text(path.read_text().replace('capability: "8.6"', f"capability: {written}"))
+    path.write_text(path.read_text().replace('capability: "7.0"', f"capability: {written}"))
     found = faults(copy)
     assert len(found) == 1
-    assert found[0].startswith("gpus/geforce.yaml[0].compute_capability: ")
+    assert found[0].startswith("gpus/geforce.yaml[7].compute_capability: ")
     assert found[0].endswith(f"must be quoted, YAML reads it as {read}")
 
 
@@ -119,6 +119,34 @@ def test_refuses_a_download_without_hash_and_without_reason(copy):
         "engines/llama.cpp.yaml[0].build.sources[1].sha256: null without a reason",
         "engines/llama.cpp.yaml[0].build.sources[1].bytes: null without a reason",
     )
+
+
+def test_refuses_forward_compatibility_of_a_geforce_card(copy):
+    edit(copy, "gpus/geforce.yaml", lambda rows: rows[3].update(forward_compatibility=True))
+    edit(copy, "cuda.yaml", lambda rows: rows[1].update(forward_compatibility=["geforce"]))
+    assert [fault.split(": ")[0] for fault in faults(copy)] == [
+        "gpus/geforce.yaml[3].forward_compatibility",
+        "cuda.yaml[1].forward_compatibility",
+    ]
+
+
+def test_refuses_a_name_that_two_cards_have_however_it_is_spelled(copy):
+    edit(copy, "gpus/workstation.yaml", lambda rows: rows[1].update(aliases=["GeForce 3090"]))
+    assert faults(copy) == ("gpu '3090': two rows have it",)
+
+
+def test_refuses_two_cards_that_nothing_tells_apart(copy):
+    def change(rows):
+        one, other = (row for row in rows if row["name"] == "NVIDIA GeForce RTX 4090")
+        other["memory_mib"] = one["memory_mib"]
+
+    edit(copy, "gpus/geforce.yaml", change)
+    assert len(faults(copy)) == 2
+
+
+def test_refuses_a_pci_id_that_cannot_be(copy):
+    edit(copy, "gpus/geforce.yaml", lambda rows: rows[0].update(pci_ids=["10DE:1B80"]))
+    assert "gpus/geforce.yaml[0].pci_ids: '10DE:1B80' is not" in faults(copy)[0]
 
 
 def test_refuses_a_null_without_reason(copy):
@@ -155,7 +183,10 @@ def test_refuses_a_row_without_sources(copy):
 
 
 def test_refuses_a_source_that_covers_what_is_not_there(copy):
-    edit(copy, "cuda.yaml", lambda rows: rows[0]["sources"][0].update(covers=["bandwidth"]))
+    def change(rows):
+        rows[0]["sources"][0] = {**rows[0]["sources"][0], "covers": ["bandwidth"]}
+
+    edit(copy, "cuda.yaml", change)
     assert faults(copy) == ("cuda.yaml[0].sources[0].covers: the row has no key 'bandwidth'",)
 
 
