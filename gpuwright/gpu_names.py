@@ -87,7 +87,7 @@ class GpuIndex:
     def _nearest(self, wanted: str) -> str:
         """The end of a sentence: cards whose name holds what was said, or the nearest one."""
         names = {**self.by_name, **{alias: (row,) for alias, row in self.by_alias.items()}}
-        holding = sorted((name for name in names if wanted and wanted in name), key=len)
+        holding = [name for name in names if wanted and wanted in name]
         holding.sort(key=lambda name: not name.startswith(wanted))
         if holding:
             cards = dict.fromkeys(label(row) for name in holding for row in names[name])

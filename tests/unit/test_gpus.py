@@ -123,7 +123,8 @@ def test_a_name_is_understood_however_it_is_spelled(text, row):
         (
             "Tesla V100",
             "gpu: 'Tesla V100' is unknown; nearest: Tesla V100-SXM2-16GB, Tesla V100-SXM2-32GB, "
-            "Tesla V100-PCIE-16GB, Tesla V100-PCIE-32GB, Tesla V100S-PCIE-32GB",
+            "Tesla V100-PCIE-16GB, Tesla V100-PCIE-32GB, Tesla V100S-PCIE-32GB, "
+            "Quadro GV100 32 GB",
         ),
         ("RTX 3099", "gpu: 'RTX 3099' is unknown; nearest: NVIDIA GeForce RTX 3090 24 GB"),
         ("abacus", "gpu: 'abacus' is unknown; `gpuwright gpus` lists them"),
