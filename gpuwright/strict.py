@@ -93,6 +93,11 @@ def read_row(row: type, data: Any, path: str, faults: list[str]) -> Any:
     return instance
 
 
+@lru_cache(maxsize=256)
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    return typing.get_origin(hint), typing.get_args(hint)
+
+
 def _null_has_reason(hints: dict[str, Any], data: dict[str, Any], key: str) -> bool:
     if "unpinned" in hints and data.get("unpinned"):
         return True
@@ -101,7 +106,9 @@ def _null_has_reason(hints: dict[str, Any], data: dict[str, Any], key: str) -> b
 
 
 def _read(hint: Any, value: Any, path: str, faults: list[str]) -> Any:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if type(value) is hint:
+        return value
+    origin, arguments = _parts(hint)
     if origin in (types.UnionType, typing.Union):
         choices = [choice for choice in arguments if choice is not types.NoneType]
         if value is None and len(choices) < len(arguments):
@@ -146,8 +153,6 @@ def _read_scalar(hint: type, value: Any, path: str, faults: list[str]) -> Any:
             + (f"; nearest: {near[0]}" if near else "")
         )
         return None
-    if type(value) is hint:
-        return value
     if hint is str and value is not None and not isinstance(value, (list, dict)):
         faults.append(f"{path}: {value!r} must be quoted, YAML reads it as {_kind(value)}")
     else:
