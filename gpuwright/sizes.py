@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 from functools import lru_cache
+from math import ceil, floor
 
 _UNITS = {
     "B": (1, 1),
@@ -30,7 +31,7 @@ def size_interval(text: str) -> tuple[int, int]:
     smaller, larger = _UNITS[match["unit"]]
     least, _ = _rounded(match["low"], exact=smaller == 1)
     _, most = _rounded(match["high"] or match["low"], exact=smaller == 1)
-    low, high = int(least * smaller), -int(-most * larger // 1)
+    low, high = floor(least * smaller), ceil(most * larger)
     if not 0 < low <= high:
         raise ValueError(f"{text!r} is no size: needs more than nothing, and the smaller one first")
     return low, high

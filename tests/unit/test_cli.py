@@ -108,3 +108,14 @@ def test_models_and_gpus_list_the_catalogue(capsys):
     assert "smollm2-135m-instruct-q4_1" in capsys.readouterr().out
     assert main(["gpus"]) == 0
     assert "rtx-5090" in capsys.readouterr().out
+
+
+def test_models_as_json_say_what_is_published_and_what_is_assumed(capsys):
+    assert main(["models", "--json"]) == 0
+    models = {row["id"]: row for row in json.loads(capsys.readouterr().out)}
+    assert models["qwen3.6-27b"]["tensor_parallel_sizes"] == [1, 2, 4, 8]
+    rows = {row["id"]: row for row in models["qwen3.6-27b"]["checkpoints"]}
+    assert rows["qwen3.6-27b-nvfp4"]["size"] == "21.9 GB"
+    assert rows["qwen3.6-27b-nvfp4"]["assumed"]
+    assert rows["qwen3.6-27b-gptq"]["max_bytes"] is None
+    assert rows["qwen3.6-27b-dflash"]["role"] == "drafter"
