@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from gpuwright.catalogue import Matrix, Named
 from gpuwright.gpu_names import normalized
+from gpuwright.model_rows import Role
 from gpuwright.rows import GpuRow, HazardRow
 from gpuwright.versions import check_range, parse_version
 
@@ -122,12 +123,21 @@ def _backend_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
 
 def _model_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
     quantizations = [row.id for row in matrix.quantizations]
+    known = {row.id: set(row.engines) for row in matrix.quantizations}
+    dtypes = [row.id for row in matrix.kv_cache_dtypes]
     for model in matrix.models:
+        for index, cache in enumerate(model.architecture.measured_caches):
+            path = f"{labels[id(model)]}.architecture.measured_caches[{index}]"
+            yield from _dangling(f"{path}.engine", [cache.engine], matrix.engines)
+            yield from _dangling(f"{path}.kv_cache_dtypes", cache.kv_cache_dtypes, dtypes)
         yield from _dangling(f"{labels[id(model)]}.parsers", model.parsers, matrix.engines)
         for index, row in enumerate(model.checkpoints):
             path = f"{labels[id(model)]}.checkpoints[{index}]"
             yield from _dangling(f"{path}.quantization", [row.quantization], quantizations)
             yield from _dangling(f"{path}.engines", row.engines, matrix.engines)
+            if row.role is Role.WEIGHTS and row.quantization in known:
+                for engine in sorted(set(row.engines) - known[row.quantization]):
+                    yield f"{path}.engines.{engine}: {row.quantization} has no such engine"
             for engine, releases in row.engines.items():
                 yield from _range(f"{path}.engines.{engine}", releases)
 

@@ -279,3 +279,26 @@ def test_refuses_a_hazard_that_sets_what_no_engine_is_told(copy):
 def test_refuses_a_source_that_nobody_can_follow(copy, key, value):
     edit(copy, "cuda.yaml", lambda rows: rows[0]["sources"][0].update({key: value}))
     assert faults(copy)[0].startswith(f"cuda.yaml[0].sources[0].{key}: {value!r} ")
+
+
+def test_refuses_an_engine_that_has_no_kernels_for_a_checkpoints_weights(copy):
+    edit(
+        copy,
+        "models/smollm2.yaml",
+        lambda rows: rows[0]["checkpoints"][0].update(engines={"vllm": ""}),
+    )
+    assert faults(copy) == (
+        "models/smollm2.yaml[0].checkpoints[0].engines.vllm: q4_1 has no such engine",
+    )
+
+
+def test_refuses_a_measured_cache_of_an_engine_or_type_that_is_not_there(copy):
+    def change(rows):
+        rows[0]["architecture"]["measured_caches"][0].update(engine="vlm", kv_cache_dtypes=["fp3"])
+
+    edit(copy, "models/deepseek-v4.yaml", change)
+    path = "models/deepseek-v4.yaml[0].architecture.measured_caches[0]"
+    assert faults(copy) == (
+        f"{path}.engine: no row has the id 'vlm'",
+        f"{path}.kv_cache_dtypes: no row has the id 'fp3'",
+    )
