@@ -50,6 +50,9 @@ def explain_plan(plan: Plan, *, brief: bool = False) -> str:
             else ""
         ),
     ]
+    if plan.speculation is not None:
+        drafter = f", drafter {plan.speculation.drafter}" if plan.speculation.drafter else ""
+        lines.append(f"  drafts     {plan.speculation.tokens} by {plan.speculation.method}{drafter}")
     if plan.not_applicable is not None:
         lines.append(f"  not applicable: {plan.not_applicable}")
     if brief:
@@ -60,10 +63,11 @@ def explain_plan(plan: Plan, *, brief: bool = False) -> str:
         )
     else:
         lines += ["", f"memory of {plan.memory.where}", *_memory_table(plan.memory)]
-    lines += _section("why", plan.reasons, brief=brief)
-    lines += _section("warnings", [each.sentence() for each in plan.warnings], brief=brief)
+    lines += section("why", plan.reasons, brief=brief)
+    lines += section("warnings", [each.sentence() for each in plan.warnings], brief=brief)
+    lines += section("assumed", plan.assumed, brief=brief)
     if not brief:
-        lines += _section("why not", _rejections(plan.why_not))
+        lines += section("why not", _rejections(plan.why_not))
     return "\n".join(lines)
 
 
@@ -71,10 +75,10 @@ def explain_refusal(refusal: Refusal) -> str:
     """The refusal with every candidate's reason and what would help."""
     lines = [f"refused: {refusal.summary}"]
     if refusal.why_not:
-        lines += _section("candidates", _rejections(refusal.why_not))
+        lines += section("candidates", _rejections(refusal.why_not))
     else:
-        lines += _section("why", refusal.reasons)
-    lines += _section("what would help", refusal.remedies)
+        lines += section("why", refusal.reasons)
+    lines += section("what would help", refusal.remedies)
     return "\n".join(lines)
 
 
@@ -94,7 +98,8 @@ def _rejections(rejections: Iterable[Rejection]) -> Sequence[str]:
     ]
 
 
-def _section(title: str, entries: Sequence[str], *, brief: bool = False) -> list[str]:
+def section(title: str, entries: Sequence[str], *, brief: bool = False) -> list[str]:
+    """Lines of a titled list, after a blank one; none where there are no entries."""
     if not entries:
         return []
     if brief:

@@ -104,7 +104,10 @@ def _files(directory: Path, name: str) -> list[tuple[Path, str]]:
 def _read_file(
     path: Path, label: str, kind: type, faults: list[str], labels: dict[int, str]
 ) -> list[Any]:
-    data = read_yaml(path, label, faults)
+    before = len(faults)
+    data = read_yaml(path, label, faults, foreign=MATRIX not in path.parents)
+    if len(faults) > before:
+        return []
     if not isinstance(data, list):
         faults.append(f"{label}: needs a list of rows")
         return []

@@ -242,6 +242,8 @@ class DistroRow:
     version_id: str
     codename: str
     glibc: str | None
+    python: str
+    """Version of its python3."""
     compiler: str
     """The C++ compiler's command, which says its version."""
     build_packages: tuple[str, ...]

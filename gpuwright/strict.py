@@ -31,6 +31,9 @@ class _Loader(_BASE):  # type: ignore[misc]
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:
+            # The key of a sequence or a mapping is no key here: PyYAML says so itself.
+            if not isinstance(key_node.value, str):
+                continue
             if key_node.value in seen:
                 line = key_node.start_mark.line + 1
                 self.duplicates.append(f"line {line}: key {key_node.value!r} stands twice")
@@ -39,16 +42,48 @@ class _Loader(_BASE):  # type: ignore[misc]
         return mapping
 
 
-def read_yaml(path: Path, label: str, faults: list[str]) -> Any:
-    """The data in the file at `path`; syntax faults and duplicate keys go to `faults`."""
+_SCALAR_ERRORS = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+"""What PyYAML's constructors let through: `2026-13-45`, `!!int ""`, `!!bool x`, 5,000 digits."""
+_MOST_VALUES = 1_000_000
+
+
+def read_yaml(path: Path, label: str, faults: list[str], *, foreign: bool = False) -> Any:
+    """The data in the file at `path`; syntax faults and duplicate keys go to `faults`.
+
+    `foreign` data is an operator's: aliases that unfold to a mountain are a fault, too.
+    """
     try:
-        loader = _Loader(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        faults.append(f"{label}: {' '.join(str(error).split())}")
+        return None
+    return read_yaml_text(text, label, faults, foreign=foreign)
+
+
+def read_yaml_text(text: str, label: str, faults: list[str], *, foreign: bool = True) -> Any:
+    """As `read_yaml`, of a text."""
+    try:
+        loader = _Loader(text)
         data = loader.get_single_data()
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        if foreign and _unfolded(data, {}) > _MOST_VALUES:
+            raise ValueError(f"aliases unfold to more than {_MOST_VALUES:,} values")
+    except (yaml.YAMLError, *_SCALAR_ERRORS) as error:
         faults.append(f"{label}: {' '.join(str(error).split())}")
         return None
     faults.extend(f"{label} {duplicate}" for duplicate in loader.duplicates)
     return data
+
+
+def _unfolded(value: Any, sizes: dict[int, float]) -> float:
+    """How many values `value` holds where each alias stands for all that it names; a value that
+    holds itself has no end."""
+    if not isinstance(value, list | tuple | dict):
+        return 1
+    if id(value) not in sizes:
+        sizes[id(value)] = float("inf")
+        parts = value.values() if isinstance(value, dict) else value
+        sizes[id(value)] = 1 + sum(_unfolded(part, sizes) for part in parts)
+    return sizes[id(value)]
 
 
 @lru_cache(maxsize=128)

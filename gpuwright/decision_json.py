@@ -1,0 +1,120 @@
+"""A decision as JSON data: the keys that docs/cli.md describes, and that pins are called by."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from gpuwright.launch import Launch, launch
+from gpuwright.layout import Layout
+from gpuwright.plan import MemoryPlan, Plan
+from gpuwright.refusals import Refusal
+from gpuwright.want import Want
+
+WEIGHTS, KV_CACHE = "weights", "KV cache"
+"""Names of the memory terms that have keys of their own; the others are the reserve."""
+_OF_PLAN = (
+    "engine",
+    "release",
+    "checkpoint",
+    "attention_backend",
+    "kv_cache_dtype",
+    "tensor_parallel_size",
+    "gpus",
+    "max_model_len",
+    "max_num_seqs",
+    "speculative",
+    "arguments",
+    "environment",
+    "memory",
+)
+"""Keys that are null on a refusal."""
+
+
+def decision_as_data(
+    decision: Plan | Refusal, want: Want, assumed: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The decision on `want` as data; `assumed` is what its node's sketch left unsaid."""
+    if isinstance(decision, Refusal):
+        return {
+            "verdict": "refusal",
+            "service": want.service,
+            "model": decision.model,
+            "workload": want.workload,
+            "summary": decision.summary,
+            **dict.fromkeys(_OF_PLAN),
+            "warnings": [],
+            "reasons": list(decision.reasons),
+            "remedies": list(decision.remedies),
+            "why_not": [dataclasses.asdict(each) for each in decision.why_not],
+            "assumed": list(assumed),
+        }
+    start = example_launch(decision, want.layout)
+    speculation = decision.speculation
+    found = {
+        "engine": decision.engine,
+        "release": decision.release,
+        "checkpoint": decision.checkpoint,
+        "attention_backend": decision.attention_backend,
+        "kv_cache_dtype": decision.kv_cache_dtype,
+        "tensor_parallel_size": decision.tensor_parallel_size,
+        "gpus": [gpu.index for gpu in decision.gpus],
+        "max_model_len": decision.max_model_len,
+        "max_num_seqs": decision.max_num_seqs,
+        "speculative": None if speculation is None else dataclasses.asdict(speculation),
+        "arguments": list(start.argv),
+        "environment": start.environment,
+        "memory": _memory(decision.memory),
+    }
+    return {
+        "verdict": "plan",
+        "service": decision.service,
+        "model": decision.model,
+        "workload": want.workload,
+        **{key: found[key] for key in _OF_PLAN},
+        "build_tag": decision.build_tag,
+        "quantization": decision.quantization,
+        "served_model_name": decision.served_model_name,
+        "bind": decision.bind,
+        "port": decision.port,
+        "cards": [dataclasses.asdict(gpu) for gpu in decision.gpus],
+        "features": list(decision.features),
+        "not_applicable": decision.not_applicable,
+        "warnings": [
+            {"hazard": each.hazard, "because": each.because, "instead": each.instead}
+            for each in decision.warnings
+        ],
+        "reasons": list(decision.reasons),
+        "why_not": [dataclasses.asdict(each) for each in decision.why_not],
+        "assumed": [*assumed, *decision.assumed],
+    }
+
+
+def example_launch(plan: Plan, layout: Layout) -> Launch:
+    """The command of a plan that nobody has applied: KEY and MODEL.gguf stand for names that
+    installing it would settle."""
+    model_path = layout.checkpoint_dir(plan.checkpoint)
+    if plan.engine == "llama.cpp":
+        model_path += f"/{plan.files[0].path}" if plan.files else "/MODEL.gguf"
+    engine_dir = layout.engine_dir(plan.engine, plan.release, "KEY")
+    return launch(plan, layout, model_path, engine_dir)
+
+
+def _memory(memory: MemoryPlan) -> dict[str, Any]:
+    """Bytes on the smallest device. `reserve_bytes` is all that is neither weights nor cache."""
+    sizes: dict[str, int] = {}
+    for term in memory.terms:
+        sizes[term.name] = sizes.get(term.name, 0) + term.bytes
+    weights, cache = sizes.get(WEIGHTS, 0), sizes.get(KV_CACHE, 0)
+    return {
+        "where": memory.where,
+        "available_bytes": memory.available_bytes,
+        "needed_bytes": memory.needed_bytes,
+        "free_bytes": memory.margin_bytes,
+        "weights_bytes": weights,
+        "kv_cache_bytes": cache,
+        "kv_cache_tokens": None,
+        "max_concurrency": None,
+        "reserve_bytes": memory.needed_bytes - weights - cache,
+        "terms": [dataclasses.asdict(term) for term in memory.terms],
+    }

@@ -1,0 +1,216 @@
+"""What commands are asked: a node and what is wanted of it, from files and options."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuwright.catalogue import Matrix
+from gpuwright.host import Host
+from gpuwright.load import load_matrix
+from gpuwright.refusals import HostError, WantError
+from gpuwright.sketch import read_sketch
+from gpuwright.sketch_values import KEYS as SKETCH_KEYS
+from gpuwright.sketch_values import NO_GPUS
+from gpuwright.strict import read_yaml_text
+from gpuwright.want import KEYS, Want
+
+_TEXTS = frozenset(("release", "build_tag", "driver", "distro", "python"))
+"""Keys whose value is text however much it looks like a number."""
+_FACT = "facts.node.Node"
+_HELP = {
+    "driver": 'version of the driver: "570", "580.95.05"',
+    "distro": "debian-12, ubuntu-24.04, ...",
+    "python": "version of its python3",
+    "memory_gib": "RAM",
+    "disk_free_gib": "free space where models and engines go",
+    "free_memory_gib": "what is free of each card: a number, or [20, 24]",
+    "interconnect": "pcie or nvlink",
+    "p2p": "true where the cards reach each other's memory over PCIe",
+    "environment": "bare, kvm, lxc or wsl2",
+    "cpu_threads": "threads of the CPU",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """`assumed` says what a sketch leaves open; empty for a node that was looked at."""
+
+    host: Host
+    matrix: Matrix
+    assumed: tuple[str, ...]
+
+
+def add_host_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the node", "a file, or a sketch of it in options")
+    group.add_argument(
+        "--host",
+        type=Path,
+        metavar="FILE",
+        help="a node document as the probe saves it, or a sketch (docs/cli.md)",
+    )
+    group.add_argument(
+        "--gpu",
+        action="append",
+        dest="gpus",
+        metavar="NAME",
+        help=f'a card, "RTX 3090"; once for each. {NO_GPUS!r}: a node without',
+    )
+    for key, text in _HELP.items():
+        group.add_argument(f"--{key.replace('_', '-')}", dest=key, metavar="VALUE", help=text)
+
+
+def add_want_options(parser: argparse.ArgumentParser) -> None:
+    """--workload and --pin; the caller adds --model where there is one."""
+    parser.add_argument("--workload", metavar="NAME", help="the same as --pin workload=NAME")
+    parser.add_argument(
+        "--pin",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="pins",
+        help=f"what is not left to the decision, the value in YAML: {', '.join(KEYS)}",
+    )
+
+
+def read_question(arguments: argparse.Namespace, want: Want) -> Question:
+    """The node of `arguments` with the matrix of `want`; HostError for what is wrong with it."""
+    matrix = load_matrix(want.extra_models)
+    host, assumed = _read_host(arguments, matrix, want)
+    return Question(host=host, matrix=matrix, assumed=assumed)
+
+
+def _read_host(
+    arguments: argparse.Namespace, matrix: Matrix, want: Want
+) -> tuple[Host, tuple[str, ...]]:
+    options = {key: getattr(arguments, key) for key in SKETCH_KEYS}
+    said = [f"--{key.replace('_', '-')}" for key, value in options.items() if value is not None]
+    if arguments.host is not None:
+        if said:
+            raise HostError(f"--host: stands alone, found {', '.join(said)} beside it")
+        return _from_file(arguments.host, matrix, want)
+    if options["gpus"] is None:
+        raise HostError("no node: needs --host FILE, or --gpu NAME for each card")
+    sketch = {
+        key: value if key == "gpus" else _value(key, value)
+        for key, value in options.items()
+        if value is not None
+    }
+    if sketch["gpus"] == [NO_GPUS]:
+        sketch["gpus"] = NO_GPUS
+    document, assumed = read_sketch(sketch, matrix, want.layout)
+    return Host.from_document(document), assumed
+
+
+def _from_file(path: Path, matrix: Matrix, want: Want) -> tuple[Host, tuple[str, ...]]:
+    try:
+        data = _read_file(path)
+    except ValueError as error:
+        raise HostError(f"{path}: {error}") from error
+    try:
+        if isinstance(data, dict) and "schema" not in data and _FACT not in data:
+            document, assumed = read_sketch(data, matrix, want.layout)
+            return Host.from_document(document), assumed
+        return Host.from_document(_of_one_host(data)), ()
+    except HostError as error:
+        raise HostError(*(f"{path}: {fault}" for fault in error.faults)) from error
+
+
+def _of_one_host(data: object) -> object:
+    """A node document, also as `pyinfra INVENTORY fact facts.node.Node --json` prints it."""
+    if not (isinstance(data, dict) and set(data) == {_FACT}):
+        return data
+    hosts = data[_FACT]
+    if not isinstance(hosts, dict) or len(hosts) != 1:
+        raise HostError("holds facts of several hosts, needed one (--limit)")
+    (document,) = hosts.values()
+    return document
+
+
+def read_wants(arguments: argparse.Namespace) -> tuple[Want, ...]:
+    """What --want, or --model, --workload and --pin say; WantError with every fault."""
+    pins = _pins(arguments)
+    if arguments.want is None:
+        return (Want.from_data(pins),)
+    if pins:
+        raise WantError(f"--want: stands alone, found {', '.join(pins)} beside it")
+    try:
+        data = _read_file(arguments.want)
+    except ValueError as error:
+        raise WantError(f"{arguments.want}: {error}") from error
+    try:
+        return (Want.from_data({} if data is None else data),)
+    except WantError as error:
+        raise WantError(*(f"{arguments.want}: {fault}" for fault in error.faults)) from error
+
+
+def _pins(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Keys and values of the options; a key that is pinned to two values is a fault."""
+    entries: list[tuple[str, Any]] = []
+    faults: list[str] = []
+    for entry in arguments.pins:
+        key, separator, text = entry.partition("=")
+        if separator:
+            entries.append((key.strip(), _value(key.strip(), text)))
+        else:
+            faults.append(f"--pin {entry}: needs KEY=VALUE")
+    for key in ("model", "workload"):
+        if getattr(arguments, key, None) is not None:
+            entries.append((key, getattr(arguments, key)))
+    found: dict[str, Any] = {}
+    for key, value in entries:
+        if key in found and found[key] != value:
+            faults.append(f"{key}: pinned twice, to {found[key]!r} and to {value!r}")
+        found[key] = value
+    if faults:
+        raise WantError(*faults)
+    return found
+
+
+def _value(key: str, text: str) -> Any:
+    """The YAML value of an option's text; what is no YAML is text."""
+    if key in _TEXTS:
+        return text
+    faults: list[str] = []
+    value = read_yaml_text(text, key, faults)
+    return text if faults else value
+
+
+def _read_file(path: Path) -> object:
+    """The data of a JSON or YAML file; ValueError with a sentence where it is neither."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(error.strerror) from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is not text: {error.reason} at byte {error.start}") from error
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            data: object = json.loads(text, object_pairs_hook=_unique)
+        except json.JSONDecodeError as error:
+            # Flow mappings of YAML begin alike; where it is neither, this is what to say.
+            said = f"not JSON: {error}"
+        except (RecursionError, ValueError) as error:
+            raise ValueError(f"not JSON: {error}") from error
+        else:
+            return data
+    else:
+        said = ""
+    faults: list[str] = []
+    data = read_yaml_text(text, "", faults)
+    if faults:
+        raise ValueError(said or f"not YAML: {'; '.join(faults).strip(': ')}")
+    return data
+
+
+def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"key {key!r} stands twice")
+        found[key] = value
+    return found

@@ -1,0 +1,189 @@
+"""The values of a sketch: each reader answers with the value in one form, or a ValueError.
+
+The text of the ValueError reads behind the key's name and a colon.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuwright.catalogue import Matrix, nearest
+from gpuwright.refusals import WantError
+from gpuwright.rows import DistroRow, GpuRow
+from gpuwright.site import VISIBLE_PERCENT
+
+GIB = 2**30
+MIB = 2**20
+NO_GPUS = "none"
+ENVIRONMENTS = {"bare": "none", "kvm": "kvm", "lxc": "lxc", "wsl2": "wsl"}
+"""How a sketch and how the probe call what a node runs in."""
+_INTERCONNECTS = ("pcie", "nvlink")
+_MOST_GPUS = 64
+_MOST_GIB = 1_048_576
+_MOST_THREADS = 4096
+_CARD_KEYS = ("name", "compute_capability", "memory_gib")
+_VERSION = re.compile(r"\d{1,6}(?:\.\d{1,6}){0,4}", re.ASCII)
+_CAPABILITY = re.compile(r"\d{1,2}\.\d", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Card:
+    """A card with all its memory and what CUDA sees of it."""
+
+    name: str
+    pci_id: str | None
+    compute_capability: str
+    total_bytes: int
+    visible_bytes: int
+    row: GpuRow | None
+
+
+def shown(value: object) -> str:
+    """A value from outside for a sentence; what it holds may be deep or without end."""
+    return reprlib.repr(value)
+
+
+def _read_gpus(value: object, matrix: Matrix) -> tuple[Card, ...]:
+    if value == NO_GPUS or value == []:
+        return ()
+    entries = value if isinstance(value, list) else [value]
+    if len(entries) > _MOST_GPUS:
+        raise ValueError(f"needs at most {_MOST_GPUS} cards, found {len(entries)}")
+    cards, faults = [], []
+    for index, entry in enumerate(entries):
+        path = f"gpus[{index}]"
+        try:
+            if isinstance(entry, str):
+                cards.append(_listed(matrix.gpu_index.find(entry, path)))
+            else:
+                cards.append(_unlisted(entry, matrix))
+        except WantError as error:
+            faults.extend(f"{fault} (gpus/)" for fault in error.faults)
+        except ValueError as error:
+            faults.append(f"{path}: {error}")
+    if faults:
+        raise WantError(*faults)
+    return tuple(cards)
+
+
+def _listed(row: GpuRow) -> Card:
+    total = row.memory_mib * MIB
+    visible = total * VISIBLE_PERCENT // 100
+    if row.visible_mib is not None:
+        visible = min(total, row.visible_mib * MIB)
+    return Card(
+        name=row.name,
+        pci_id=row.pci_ids[0] if row.pci_ids else None,
+        compute_capability=row.compute_capability,
+        total_bytes=total,
+        visible_bytes=visible,
+        row=row,
+    )
+
+
+def _unlisted(entry: object, matrix: Matrix) -> Card:
+    """A card without a row, from its compute capability and memory."""
+    if not isinstance(entry, Mapping):
+        raise ValueError(f"needs a card's name, found {shown(entry)}")
+    for key in entry:
+        if key not in _CARD_KEYS:
+            raise ValueError(f"unknown key {shown(key)}; known: {', '.join(_CARD_KEYS)}")
+    for key in _CARD_KEYS:
+        if key not in entry:
+            raise ValueError(f"{key} missing, which a card without a row needs")
+    name, capability = entry["name"], entry["compute_capability"]
+    if not isinstance(name, str) or not name.strip() or not name.isprintable():
+        raise ValueError(f"name needs text, found {shown(name)}")
+    if not isinstance(capability, str) or not _CAPABILITY.fullmatch(capability):
+        raise ValueError(f'compute_capability needs text such as "8.6", found {shown(capability)}')
+    total = int(_read_gib(entry["memory_gib"]) * GIB)
+    row = matrix.gpu_index.card(None, name, total)
+    if row is not None:
+        raise ValueError(f"{name!r} has a row ({row.id}): name it alone, or call this one otherwise")
+    return Card(
+        name=name,
+        pci_id=None,
+        compute_capability=capability,
+        total_bytes=total,
+        visible_bytes=total * VISIBLE_PERCENT // 100,
+        row=None,
+    )
+
+
+def _read_version(value: object, _matrix: Matrix) -> str:
+    if type(value) is int and value >= 0:
+        value = str(value)
+    if not isinstance(value, str) or not _VERSION.fullmatch(value):
+        quote = f"; quote it: {str(value)!r}" if isinstance(value, float) else ""
+        raise ValueError(f"needs a version as text, found {shown(value)}{quote}")
+    return value
+
+
+def _read_distro(value: object, matrix: Matrix) -> DistroRow:
+    names = [row.id for row in matrix.distros]
+    if not isinstance(value, str):
+        raise ValueError(f"needs one of {', '.join(names)}, found {shown(value)}")
+    row = next((row for row in matrix.distros if row.id == value.casefold()), None)
+    if row is None:
+        raise ValueError(f"{shown(value)} is unknown{nearest(value, names)} (distros.yaml)")
+    return row
+
+
+def _read_gib(value: object, _matrix: Matrix | None = None) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"needs a number of GiB, found {shown(value)}")
+    if not 0 < value <= _MOST_GIB:
+        raise ValueError(f"needs more than 0 and at most {_MOST_GIB:,} GiB, found {shown(value)}")
+    return value
+
+
+def _read_free(value: object, matrix: Matrix) -> float | tuple[float, ...]:
+    if isinstance(value, list):
+        return tuple(_read_gib(each) for each in value)
+    return _read_gib(value)
+
+
+def _one_of(words: Iterable[str]) -> Callable[[object, Matrix], str]:
+    words = tuple(words)
+
+    def read(value: object, _matrix: Matrix) -> str:
+        if isinstance(value, str) and value in words:
+            return value
+        near = difflib.get_close_matches(value, words, n=1) if isinstance(value, str) else []
+        end = f"; nearest: {near[0]}" if near else ""
+        raise ValueError(f"{shown(value)} is none of {', '.join(words)}{end}")
+
+    return read
+
+
+def _read_switch(value: object, _matrix: Matrix) -> bool:
+    if type(value) is not bool:
+        raise ValueError(f"needs true or false, found {shown(value)}")
+    return value
+
+
+def _read_threads(value: object, _matrix: Matrix) -> int:
+    if type(value) is not int or not 1 <= value <= _MOST_THREADS:
+        raise ValueError(f"needs 1 to {_MOST_THREADS:,}, found {shown(value)}")
+    return value
+
+
+KEYS: dict[str, Callable[[Any, Matrix], Any]] = {
+    "gpus": _read_gpus,
+    "driver": _read_version,
+    "distro": _read_distro,
+    "python": _read_version,
+    "memory_gib": _read_gib,
+    "disk_free_gib": _read_gib,
+    "free_memory_gib": _read_free,
+    "interconnect": _one_of(_INTERCONNECTS),
+    "p2p": _read_switch,
+    "environment": _one_of(ENVIRONMENTS),
+    "cpu_threads": _read_threads,
+}
+"""What a sketch may say, and how each value is read."""
