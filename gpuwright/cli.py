@@ -7,6 +7,7 @@ COMMANDS makes it known. Its module is loaded only when it is the one that runs.
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -16,7 +17,8 @@ from gpuwright.refusals import HostError, MatrixError, WantError
 
 COMMANDS = {
     "connect": ("gpuwright.connect", "how to reach what a node serves, and the tunnel to it"),
-    "explain": ("gpuwright.explain_command", "what a saved node would serve, and why"),
+    "explain": ("gpuwright.explain_command", "what a node would serve, and why"),
+    "fits": ("gpuwright.fits_command", "every model that a node can serve, best first"),
     "models": ("gpuwright.models_command", "models and checkpoints in the catalogue"),
     "gpus": ("gpuwright.gpus_command", "graphics cards in the catalogue"),
 }
@@ -46,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             loaded.configure(command)
             command.set_defaults(run=loaded.run)
     arguments = parser.parse_args(words)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names come from nodes and files: what this terminal cannot write must not end in a fault.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status: int = arguments.run(arguments)
     except (WantError, HostError) as error:

@@ -11,6 +11,9 @@ from gpuwright.plan import MemoryPlan, Plan, Rejection
 from gpuwright.refusals import Refusal, gib
 from gpuwright.sizes import size_words
 
+MANY = 100
+"""Rejections of one model on one node that a person may still read."""
+
 
 def explain_host(host: Host, matrix: Matrix) -> str:
     """What the node is: system, processor, memory, cards."""
@@ -32,7 +35,17 @@ def explain_host(host: Host, matrix: Matrix) -> str:
         lines.append(f"GPU      {host.gpu_status}: {host.gpu_detail or 'none'}")
     else:
         lines.append(f"driver   {host.driver_version or 'unknown'}")
+    if len(host.gpus) > 1:
+        lines.append(f"link     {_link(host)}")
     return "\n".join(lines)
+
+
+def _link(host: Host) -> str:
+    if all(gpu.nvlink for gpu in host.gpus):
+        return "NVLink"
+    if all(gpu.p2p for gpu in host.gpus):
+        return "PCIe, the cards reach each other's memory"
+    return "PCIe"
 
 
 def explain_plan(plan: Plan, *, brief: bool = False) -> str:
@@ -52,7 +65,9 @@ def explain_plan(plan: Plan, *, brief: bool = False) -> str:
     ]
     if plan.speculation is not None:
         drafter = f", drafter {plan.speculation.drafter}" if plan.speculation.drafter else ""
-        lines.append(f"  drafts     {plan.speculation.tokens} by {plan.speculation.method}{drafter}")
+        lines.append(
+            f"  drafts     {plan.speculation.tokens} by {plan.speculation.method}{drafter}"
+        )
     if plan.not_applicable is not None:
         lines.append(f"  not applicable: {plan.not_applicable}")
     if brief:
@@ -91,11 +106,30 @@ def _memory_table(memory: MemoryPlan) -> Iterator[str]:
     yield f"  {'stays free':<18}{memory.margin_bytes / 2**30:>8.2f} GiB"
 
 
-def _rejections(rejections: Iterable[Rejection]) -> Sequence[str]:
-    return [
+def rivals(rejections: Iterable[Rejection]) -> dict[str, Rejection]:
+    """Of each release and build one that lost: the best of those that fit, else the first."""
+    found: dict[str, Rejection] = {}
+    for each in rejections:
+        name = each.candidate.split(",")[0]
+        if name not in found or (_fits(each) and not _fits(found[name])):
+            found[name] = each
+    return found
+
+
+def _fits(rejection: Rejection) -> bool:
+    return rejection.reason.startswith("fits")
+
+
+def _rejections(rejections: Sequence[Rejection]) -> Sequence[str]:
+    """A line each; where they are too many to read, one for each release and build."""
+    shown = rejections if len(rejections) <= MANY else tuple(rivals(rejections).values())
+    lines = [
         f"{each.candidate}: {each.reason}" + (f" [{each.row}]" if each.row else "")
-        for each in rejections
+        for each in shown
     ]
+    if len(shown) < len(rejections):
+        lines.append(f"{len(rejections) - len(shown)} more: --json lists them")
+    return lines
 
 
 def section(title: str, entries: Sequence[str], *, brief: bool = False) -> list[str]:

@@ -9,9 +9,15 @@ from pathlib import Path
 
 from gpuwright.cli import EXIT_OK, EXIT_REFUSED
 from gpuwright.decision_json import decision_as_data, example_launch
-from gpuwright.explain import explain_host, explain_plan, explain_refusal, section
+from gpuwright.explain import explain_plan, explain_refusal
 from gpuwright.plan import Plan
-from gpuwright.question import add_host_options, add_want_options, read_question, read_wants
+from gpuwright.question import (
+    add_host_options,
+    add_want_options,
+    explain_node,
+    read_question,
+    read_wants,
+)
 from gpuwright.refusals import Refusal
 from gpuwright.selection import decide
 from gpuwright.want import Want
@@ -36,13 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         data = decision_as_data(decision, want, question.assumed)
         sys.stdout.write(json.dumps(data, indent=2) + "\n")
     else:
-        lines = [
-            explain_host(question.host, question.matrix),
-            *section("assumed", question.assumed),
-            "",
-            _text(decision, want),
-        ]
-        sys.stdout.write("\n".join(lines) + "\n")
+        sys.stdout.write(f"{explain_node(question)}\n\n{_text(decision, want)}\n")
     return EXIT_REFUSED if isinstance(decision, Refusal) else EXIT_OK
 
 

@@ -47,6 +47,8 @@ class Gpu:
     listed: bool = True
     sized: bool = True
     nvlink: bool | None = None
+    p2p: bool | None = None
+    """Whether other cards reach its memory over PCIe; only a sketch says so."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,6 +205,7 @@ def _gpu(entry: Reader, service: Service | None, own_kernel: bool) -> Gpu:
         listed=listed,
         sized=any(used is not None for used in (*ours, *others)),
         nvlink=entry.get("nvlink", bool, None),
+        p2p=entry.get("p2p", bool, None),
     )
 
 

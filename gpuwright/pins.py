@@ -91,7 +91,8 @@ def resolve_pins(want: Want, matrix: Matrix) -> Pins:
         faults.extend(error.faults)
     if want.cpu_only and (want.tensor_parallel_size or 1) > 1:
         faults.append("tensor_parallel_size: needs cards, and gpus says none")
-    if want.gpus and want.tensor_parallel_size not in (None, len(want.gpus)):
+    # Size 1 over several cards is what an engine does that splits layers.
+    if want.gpus and want.tensor_parallel_size not in (None, 1, len(want.gpus)):
         faults.append(
             f"tensor_parallel_size: {want.tensor_parallel_size} over {len(want.gpus)} pinned cards"
         )

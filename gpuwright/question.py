@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from gpuwright.catalogue import Matrix
+from gpuwright.explain import explain_host
 from gpuwright.host import Host
 from gpuwright.load import load_matrix
 from gpuwright.refusals import HostError, WantError
-from gpuwright.sketch import read_sketch
+from gpuwright.sketch import UNSAID, read_sketch
 from gpuwright.sketch_values import KEYS as SKETCH_KEYS
 from gpuwright.sketch_values import NO_GPUS
 from gpuwright.strict import read_yaml_text
@@ -84,6 +85,14 @@ def read_question(arguments: argparse.Namespace, want: Want) -> Question:
     return Question(host=host, matrix=matrix, assumed=assumed)
 
 
+def explain_node(question: Question) -> str:
+    """The node as text, with what its sketch leaves open in one line."""
+    text = explain_host(question.host, question.matrix)
+    if not question.assumed:
+        return text
+    return f"{text}\nassumed  {'; '.join(each.removesuffix(UNSAID) for each in question.assumed)}"
+
+
 def _read_host(
     arguments: argparse.Namespace, matrix: Matrix, want: Want
 ) -> tuple[Host, tuple[str, ...]]:
@@ -133,7 +142,7 @@ def _of_one_host(data: object) -> object:
 
 def read_wants(arguments: argparse.Namespace) -> tuple[Want, ...]:
     """What --want, or --model, --workload and --pin say; WantError with every fault."""
-    pins = _pins(arguments)
+    pins = read_pins(arguments)
     if arguments.want is None:
         return (Want.from_data(pins),)
     if pins:
@@ -148,7 +157,7 @@ def read_wants(arguments: argparse.Namespace) -> tuple[Want, ...]:
         raise WantError(*(f"{arguments.want}: {fault}" for fault in error.faults)) from error
 
 
-def _pins(arguments: argparse.Namespace) -> dict[str, Any]:
+def read_pins(arguments: argparse.Namespace) -> dict[str, Any]:
     """Keys and values of the options; a key that is pinned to two values is a fault."""
     entries: list[tuple[str, Any]] = []
     faults: list[str] = []

@@ -17,6 +17,8 @@ from gpuwright.rows import DistroRow
 from gpuwright.sketch_values import ENVIRONMENTS, GIB, KEYS, NO_GPUS, Card, shown
 from gpuwright.versions import parse_version
 
+UNSAID = ": assumed, the sketch does not say"
+"""How each sentence about what is assumed ends."""
 ASSUMED_DISTRO = "debian-12"
 ASSUMED_MEMORY_GIB = 64
 ASSUMED_DISK_GIB = 500
@@ -59,7 +61,7 @@ def read_sketch(
         raise HostError(*faults)
     assumed: list[str] = []
     document = _document(said, matrix, layout or Layout(), assumed)
-    return document, tuple(f"{text}: assumed, the sketch does not say" for text in assumed)
+    return document, tuple(text + UNSAID for text in assumed)
 
 
 def _contradictions(said: Mapping[str, Any]) -> Iterable[str]:
@@ -107,8 +109,10 @@ def _document(
     unified = [card for card in cards if card.row is not None and card.row.unified_memory]
     size = unified[0].total_bytes / GIB if unified else ASSUMED_MEMORY_GIB
     memory = int(take("memory_gib", size, f"{size:g} GiB of RAM") * GIB)
-    disk = int(take("disk_free_gib", ASSUMED_DISK_GIB, f"{ASSUMED_DISK_GIB} GiB of disk") * GIB)
-    threads = take("cpu_threads", ASSUMED_THREADS, f"{ASSUMED_THREADS} threads of a CPU")
+    disk = int(
+        take("disk_free_gib", ASSUMED_DISK_GIB, f"{ASSUMED_DISK_GIB} GiB of free disk") * GIB
+    )
+    threads = take("cpu_threads", ASSUMED_THREADS, f"{ASSUMED_THREADS} CPU threads")
     environment = take("environment", "bare", "bare metal")
     if cards:
         free = take("free_memory_gib", None, "nothing else uses the cards")
@@ -116,8 +120,8 @@ def _document(
         nvlink = take("interconnect", "pcie", "no NVLink between the cards") == "nvlink"
         p2p = nvlink or take("p2p", False, "no peer access between the cards")
     architecture = "aarch64" if unified else "x86_64"
-    assumed.append(f"an {architecture} machine with AVX2" if not unified else f"{architecture}")
-    assumed.append("root, systemd, and port and directories that are free")
+    assumed.append(architecture if unified else f"{architecture} with AVX2")
+    assumed.append("root and systemd, and nothing of ours or on our port yet")
     own_kernel = environment in ("bare", "kvm")
     return {
         "schema": SCHEMA,

@@ -54,7 +54,8 @@ def _read_gpus(value: object, matrix: Matrix) -> tuple[Card, ...]:
     entries = value if isinstance(value, list) else [value]
     if len(entries) > _MOST_GPUS:
         raise ValueError(f"needs at most {_MOST_GPUS} cards, found {len(entries)}")
-    cards, faults = [], []
+    cards: list[Card] = []
+    faults: list[str] = []
     for index, entry in enumerate(entries):
         path = f"gpus[{index}]"
         try:
@@ -104,7 +105,9 @@ def _unlisted(entry: object, matrix: Matrix) -> Card:
     total = int(_read_gib(entry["memory_gib"]) * GIB)
     row = matrix.gpu_index.card(None, name, total)
     if row is not None:
-        raise ValueError(f"{name!r} has a row ({row.id}): name it alone, or call this one otherwise")
+        raise ValueError(
+            f"{name!r} has a row ({row.id}): name it alone, or call this one otherwise"
+        )
     return Card(
         name=name,
         pci_id=None,

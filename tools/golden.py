@@ -1,16 +1,23 @@
-"""Golden decisions: every rig of tests/hosts with every want below, one YAML file per rig.
+"""Golden decisions: every rig of tests/hosts with every want below, one YAML file per rig; and
+what commands answer on docs/cli.md.
 
-`python -m tools.golden` writes them anew; the diff is what is reviewed. The test compares.
+`python -m tools.golden` writes them anew; the diff is what is reviewed. Tests compare.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import re
+import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from gpuwright import cli
+from gpuwright.explain import rivals
 from gpuwright.host import Host
 from gpuwright.load import load_matrix
 from gpuwright.plan import MemoryPlan, Plan, Rejection
@@ -21,6 +28,8 @@ from gpuwright.want import Want
 TESTS = Path(__file__).parent.parent / "tests"
 HOSTS = TESTS / "hosts"
 PLANS = TESTS / "plans"
+CLI_PAGE = TESTS.parent / "docs" / "cli.md"
+_ANSWERED = re.compile(r"```console\n\$ (gpuwright [^\n]+)\n[^$].*?```\n", re.DOTALL)
 UNASKED = ("a card is there:", "runs here, and")
 """How reasons begin that say the same on every rig: they are left out."""
 
@@ -114,23 +123,32 @@ def _memory(memory: MemoryPlan) -> str:
 
 
 def _rivals(rejections: Iterable[Rejection]) -> dict[str, str]:
-    """Of each release and build one line: of the best of those that fit, else its first."""
-    found: dict[str, Rejection] = {}
-    for each in rejections:
-        if each.reason.startswith(UNASKED):
-            continue
-        name = each.candidate.split(",")[0]
-        fits = each.reason.startswith("fits")
-        if name not in found or (fits and not found[name].reason.startswith("fits")):
-            found[name] = each
+    """One line for each release and build that says more than that nobody asked for it."""
+    asked = [each for each in rejections if not each.reason.startswith(UNASKED)]
     return {
         name: f"{each.candidate.removeprefix(name).removeprefix(', ')}: {each.reason}".lstrip(": ")
-        for name, each in found.items()
+        for name, each in rivals(asked).items()
     }
+
+
+def cli_page(text: str) -> str:
+    """The page with the answer of each command that stands alone in a block with its answer."""
+    return _ANSWERED.sub(lambda block: f"```console\n$ {block[1]}\n{_answer(block[1])}```\n", text)
+
+
+def _answer(line: str) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        cli.main(shlex.split(line)[1:])
+    return out.getvalue()
 
 
 def main() -> int:
     wanted = {path_of(rig): golden_file(rig) for rig in rigs()}
+    page = CLI_PAGE.read_text(encoding="utf-8")
+    if cli_page(page) != page:
+        CLI_PAGE.write_text(cli_page(page), encoding="utf-8")
+        print(f"wrote {CLI_PAGE.name}")
     for path in sorted({path for path in PLANS.rglob("*") if path.is_file()} - set(wanted)):
         print(f"removed {path.relative_to(TESTS)}")
         path.unlink()

@@ -1,11 +1,13 @@
+import itertools
 import json
 import shutil
 
 import pytest
+import yaml
 
-from gpuwright import cli, load
+from gpuwright import cli, load, sketch_values
 from gpuwright.cli import main
-from tools.golden import HOSTS
+from tools.golden import CLI_PAGE, HOSTS, cli_page
 
 CPU = str(HOSTS / "cpu-debian12" / "document.json")
 LOST = str(HOSTS / "3090-gpu-lost" / "document.json")
@@ -27,7 +29,7 @@ def test_a_refusal_exits_3_and_says_what_would_help(capsys):
 
 
 def test_bad_input_exits_2_with_one_line_per_fault(capsys):
-    assert main(["explain", "--host", CPU, "--set", "prot=1", "--set", "port=0"]) == 2
+    assert main(["explain", "--host", CPU, "--pin", "prot=1", "--pin", "port=0"]) == 2
     assert capsys.readouterr().err.splitlines() == [
         "gpuwright: prot: unknown key; nearest: port",
         "gpuwright: port: needs 1,024 to 65,535, found 0",
@@ -40,6 +42,192 @@ def test_a_file_that_is_no_node_document_exits_2(tmp_path, capsys, text):
     path.write_text(text)
     assert main(["explain", "--host", str(path)]) == 2
     assert capsys.readouterr().err.startswith("gpuwright: ")
+
+
+def test_a_card_s_name_is_all_that_a_question_needs(capsys):
+    assert main(["explain", "--gpu", "4060 Ti 16 GB", "--gpu", "4060 Ti 16 GB", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["verdict"] == "plan"
+    assert [card["name"] for card in data["cards"]] == ["NVIDIA GeForce RTX 4060 Ti"] * 2
+    assert any(each.startswith("driver 580: assumed") for each in data["assumed"])
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ([], "no node: needs --host FILE, or --gpu NAME for each card"),
+        (["--host", CPU, "--driver", "570"], "--host: stands alone, found --driver beside it"),
+        (["--driver", "570"], "no node: needs --host FILE, or --gpu NAME for each card"),
+        (["--gpu", "RTX 3091"], "gpus[0]: 'RTX 3091' is unknown; nearest: "),
+        (["--gpu", "3090", "--p2p", "yes please"], "p2p: needs true or false, found 'yes please'"),
+        (["--gpu", "3090", "--memory-gib", "lots"], "memory_gib: needs a number of GiB"),
+        (["--gpu", "3090", "--driver", "new"], "driver: needs a version as text, found 'new'"),
+    ],
+)
+def test_a_wrong_node_exits_2_and_is_named(capsys, words, fault):
+    assert main(["explain", *words]) == 2
+    assert capsys.readouterr().err.startswith(f"gpuwright: {fault}")
+
+
+def test_a_host_file_may_be_a_sketch_in_yaml_or_json(tmp_path, capsys):
+    said = {"gpus": ["RTX 3090"], "driver": "550", "free_memory_gib": 20}
+    answers = []
+    for name, text in (("a.yaml", yaml.safe_dump(said)), ("b.json", json.dumps(said))):
+        (tmp_path / name).write_text(text)
+        assert main(["explain", "--host", str(tmp_path / name), "--model", "qwen3.6-27b"]) == 0
+        answers.append(capsys.readouterr().out)
+    options = ["--gpu", "3090", "--driver", "550", "--free-memory-gib", "20"]
+    assert main(["explain", *options, "--model", "qwen3.6-27b"]) == 0
+    assert answers == [capsys.readouterr().out] * 2
+
+
+def test_a_fault_in_a_file_names_the_file(tmp_path, capsys):
+    path = tmp_path / "sketch.yaml"
+    path.write_text("gpus: [RTX 3090]\ndriver: 5x\ngpu: 3\n")
+    assert main(["explain", "--host", str(path)]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"gpuwright: {path}: driver: needs a version as text, found '5x'",
+        f"gpuwright: {path}: 'gpu': unknown key; nearest: gpus",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "gpus: [", "a: 1\na: 2", '{"gpus": [], "gpus": []}', "\0", "x: 2026-13-45"]
+)
+def test_a_file_that_cannot_be_read_exits_2(tmp_path, capsys, text):
+    path = tmp_path / "sketch.yaml"
+    path.write_text(text)
+    assert main(["explain", "--host", str(path)]) == 2
+    assert capsys.readouterr().err.startswith(f"gpuwright: {path}: ")
+
+
+def test_a_want_may_be_a_file(tmp_path, capsys):
+    path = tmp_path / "want.yaml"
+    path.write_text("model: smollm2\nmax_model_len: 4096\n")
+    assert main(["explain", "--host", CPU, "--want", str(path), "--json"]) == 0
+    by_file = capsys.readouterr().out
+    pins = ["--model", "smollm2", "--pin", "max_model_len=4096"]
+    assert main(["explain", "--host", CPU, *pins, "--json"]) == 0
+    assert by_file == capsys.readouterr().out
+    assert main(["explain", "--host", CPU, "--want", str(path), "--model", "x"]) == 2
+    assert "--want: stands alone, found model beside it" in capsys.readouterr().err
+    path.write_text("modle: smollm2\n")
+    assert main(["explain", "--host", CPU, "--want", str(path)]) == 2
+    assert f"{path}: modle: unknown key; nearest: model" in capsys.readouterr().err
+
+
+def test_a_key_that_is_pinned_to_two_values_is_named(capsys):
+    pins = ["--model", "smollm2", "--pin", "model=qwen3.6-27b", "--pin", "port"]
+    assert main(["explain", "--host", CPU, *pins]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "gpuwright: --pin port: needs KEY=VALUE",
+        "gpuwright: model: pinned twice, to 'qwen3.6-27b' and to 'smollm2'",
+    ]
+
+
+PINNABLE = [
+    *("engine", "release", "build_tag", "checkpoint", "attention_backend", "kv_cache_dtype"),
+    *("tensor_parallel_size", "gpus", "max_model_len", "max_num_seqs"),
+]
+
+
+@pytest.mark.parametrize("rig", ["1x3090", "2x3090-pcie", "3090-and-4090", "5090"])
+def test_what_a_plan_says_pins_the_same_plan(capsys, rig):
+    words = ["explain", "--json", "--model", "qwen3.6-27b", "--host"]
+    words.append(str(HOSTS / rig / "document.json"))
+    assert main(words) == 0
+    first = json.loads(capsys.readouterr().out)
+    pins = [f"--pin={key}={json.dumps(first[key])}" for key in PINNABLE]
+    pins = [pin.replace('"', "") for pin in pins]
+    assert main([*words, *pins]) == 0
+    second = json.loads(capsys.readouterr().out)
+    different = {"reasons", "why_not"}
+    assert {key: value for key, value in second.items() if key not in different} == {
+        key: value for key, value in first.items() if key not in different
+    }
+
+
+def test_figures_of_memory_add_up(capsys):
+    assert main(["explain", "--host", CARD, "--model", "qwen3.6-27b", "--json"]) == 0
+    memory = json.loads(capsys.readouterr().out)["memory"]
+    parts = ("weights_bytes", "kv_cache_bytes", "reserve_bytes")
+    assert sum(memory[part] for part in parts) == memory["needed_bytes"]
+    assert all(memory[part] > 0 for part in parts)
+    assert memory["needed_bytes"] + memory["free_bytes"] == memory["available_bytes"]
+    assert sum(term["bytes"] for term in memory["terms"]) == memory["needed_bytes"]
+
+
+@pytest.mark.parametrize("rig", ["1x3090", "cpu-debian12"])
+def test_fits_lists_first_what_auto_takes(capsys, rig):
+    host = ["--host", str(HOSTS / rig / "document.json"), "--json"]
+    assert main(["explain", *host]) == 0
+    auto = json.loads(capsys.readouterr().out)
+    assert main(["fits", *host]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["plans"][0]["model"] == auto["model"]
+    assert found["plans"][0]["arguments"] == auto["arguments"]
+    models = [each["model"] for each in (*found["plans"], *found["refusals"])]
+    assert sorted(models) == sorted(row.id for row in load.load_matrix().models)
+
+
+def test_fits_is_a_table_and_names_what_is_refused(capsys):
+    assert main(["fits", "--gpu", "5090"]) == 0
+    shown = capsys.readouterr().out
+    header, *rows = shown[shown.index("model  ") :].split("\n\n")[0].splitlines()
+    assert header.split()[:3] == ["model", "checkpoint", "engine"]
+    assert any(row.startswith("qwen3.6-27b ") for row in rows)
+    assert "gpt-oss-120b: llama.cpp" in shown[shown.index("\nrefused\n") :]
+
+
+def test_fits_exits_3_where_nothing_fits_and_says_once_why(capsys):
+    assert main(["fits", "--host", LOST]) == 3
+    assert capsys.readouterr().out.count("NVML says the GPU at") == 2
+
+
+def test_fits_takes_no_pin_of_one_model(capsys):
+    assert main(["fits", "--gpu", "5090", "--pin", "model=smollm2"]) == 2
+    assert "model: not for fits" in capsys.readouterr().err
+
+
+# docs/cli.md
+
+
+def test_the_page_shows_what_commands_answer():
+    page = CLI_PAGE.read_text(encoding="utf-8")
+    assert cli_page(page) == page
+    assert page.count("\n{\n") == 1
+
+
+def test_the_page_names_every_key_of_a_plan_in_order(capsys):
+    assert main(["explain", "--host", CARD, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert list(data) == keys_of_page("verdict")
+    for key in data["memory"]:
+        assert f"`{key}`" in CLI_PAGE.read_text(encoding="utf-8")
+
+
+def test_a_refusal_has_the_keys_that_the_page_says(capsys):
+    assert main(["explain", "--host", LOST, "--json"]) == 3
+    data = json.loads(capsys.readouterr().out)
+    keys = keys_of_page("verdict")
+    shared = keys[: keys.index("memory") + 1]
+    assert list(data)[: len(shared)] == shared
+    assert all(data[key] is None for key in shared[shared.index("engine") :])
+    assert set(data) - set(shared) == {
+        *("summary", "reasons", "remedies", "why_not", "assumed", "warnings")
+    }
+
+
+def test_the_page_names_every_key_of_a_sketch_in_order():
+    assert tuple(keys_of_page("gpus")) == tuple(sketch_values.KEYS)
+
+
+def keys_of_page(first):
+    """Keys of the table on the page that begins with the key `first`."""
+    lines = CLI_PAGE.read_text(encoding="utf-8").splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith(f"| `{first}` |"))
+    rows = itertools.takewhile(lambda line: line.startswith("|"), lines[start:])
+    return [row.split("`")[1] for row in rows]
 
 
 def test_a_missing_file_exits_2(tmp_path, capsys):
@@ -58,9 +246,9 @@ def test_a_fault_in_the_matrix_exits_4(tmp_path, capsys, monkeypatch):
 def test_json_is_the_decision_as_data(capsys):
     assert main(["explain", "--host", CPU, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert (data["decision"], data["engine"]) == ("plan", "llama.cpp")
+    assert (data["verdict"], data["engine"]) == ("plan", "llama.cpp")
     assert main(["explain", "--host", LOST, "--json"]) == 3
-    assert json.loads(capsys.readouterr().out)["decision"] == "refusal"
+    assert json.loads(capsys.readouterr().out)["verdict"] == "refusal"
 
 
 @pytest.mark.parametrize(
@@ -73,12 +261,12 @@ def test_json_is_the_decision_as_data(capsys):
     ],
 )
 def test_every_key_of_a_want_can_be_set(capsys, setting, shown):
-    assert main(["explain", "--host", CARD, "--model", "smollm2", "--set", setting]) == 0
+    assert main(["explain", "--host", CARD, "--model", "smollm2", "--pin", setting]) == 0
     assert shown in capsys.readouterr().out
 
 
 def test_a_release_that_looks_like_a_number_stays_text(capsys):
-    assert main(["explain", "--host", CARD, "--set", "release=1.2"]) == 2
+    assert main(["explain", "--host", CARD, "--pin", "release=1.2"]) == 2
     assert "release: '1.2' is unknown" in capsys.readouterr().err
 
 
