@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from gpuwright import compat
 from gpuwright.engine_rows import BuildTagRow, MemoryModel, ReleaseRow
-from gpuwright.fitting import Candidate, best_cache
+from gpuwright.fitting import Candidate, best_fit
 from gpuwright.host import Gpu
-from gpuwright.memory.request import GIB
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.node_rules import disk_reason
 from gpuwright.pins import pinned_gpus
@@ -28,6 +27,9 @@ from gpuwright.site import (
     splits_tensors,
     untold_memory,
 )
+
+_COUNTS = (1, 2, 3, 4, 6, 8)
+"""Numbers of cards that are tried where layers are split, beside all of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,7 +116,7 @@ def _of_checkpoint(site: Site, combination: Combination) -> Iterator[Candidate |
             compat.published_size(checkpoint),
             compat.known_cache(combination.model),
             compat.context(site.want.max_model_len, combination.model),
-            compat.sequences(site.want.max_num_seqs, release, site.pins.workload),
+            compat.sequences(site.want, release, site.pins.workload),
             disk_reason(
                 site.host,
                 site.want,
@@ -129,8 +131,7 @@ def _of_checkpoint(site: Site, combination: Combination) -> Iterator[Candidate |
         return
     for gpus in _device_sets(site, combination):
         placed = combination.on(gpus)
-        reason = compat.first(_card_reasons(site, placed))
-        answer = reason or best_cache(site, placed)
+        answer = best_fit(site, placed)
         if isinstance(answer, Candidate):
             yield answer
         else:
@@ -142,7 +143,7 @@ def _meant_for(release: ReleaseRow, checkpoint: CheckpointRow) -> bool:
 
 
 def _device_sets(site: Site, combination: Combination) -> Iterator[tuple[Gpu, ...]]:
-    """Sets of cards to try: none for the CPU, the pinned ones, or growing sets of equal cards."""
+    """Sets of cards to try: none for the CPU, the pinned ones, or growing sets."""
     want = site.want
     if combination.tag.device is Device.CPU:
         yield ()
@@ -151,46 +152,39 @@ def _device_sets(site: Site, combination: Combination) -> Iterator[tuple[Gpu, ..
     if want.gpus is not None:
         yield cards
         return
-    room = {gpu.uuid: card_memory(gpu, site.matrix).available_bytes for gpu in cards}
-    by_room = sorted(cards, key=lambda gpu: (-room[gpu.uuid], gpu.index))
-    if not splits_tensors(combination.release):
-        if want.tensor_parallel_size in (None, 1):
-            yield (by_room[0],)
-        if len(cards) > 1 or want.tensor_parallel_size not in (None, 1):
-            yield cards
+    # A card that the build has no code for is left out, not stumbled on.
+    usable = tuple(gpu for gpu in cards if _usable(site, combination, gpu)) or cards
+    room = {gpu.uuid: card_memory(gpu, site.matrix).available_bytes for gpu in usable}
+    by_room = sorted(usable, key=lambda gpu: (-room[gpu.uuid], gpu.index))
+    if splits_tensors(combination.release):
+        yield from _equal_sets(site, combination, by_room)
         return
+    pinned = want.tensor_parallel_size
+    for count in range(1, len(by_room) + 1):
+        if count in _COUNTS or count == len(by_room) or pinned not in (None, 1):
+            yield tuple(sorted(by_room[:count], key=lambda gpu: gpu.index))
+
+
+def _equal_sets(
+    site: Site, combination: Combination, by_room: list[Gpu]
+) -> Iterator[tuple[Gpu, ...]]:
+    """Sets of one kind of card, so that no tensor is split over unequal ones."""
     kinds: dict[tuple[str | None, int], list[Gpu]] = {}
     for gpu in by_room:
-        kind = (gpu.compute_capability, round((gpu.total_bytes or 0) / GIB))
-        kinds.setdefault(kind, []).append(gpu)
-    pinned = want.tensor_parallel_size
+        kinds.setdefault(compat.kind(gpu), []).append(gpu)
+    pinned = site.want.tensor_parallel_size
     for equal in kinds.values():
         # All of a kind are tried even where that count does not divide: the reason says so.
         for size in sorted({1, len(equal), *combination.model.tensor_parallel_sizes}):
             if size <= len(equal) and pinned in (None, size):
                 yield tuple(sorted(equal[:size], key=lambda gpu: gpu.index))
     if pinned and all(len(equal) < pinned for equal in kinds.values()):
-        yield cards
+        yield tuple(sorted(by_room, key=lambda gpu: gpu.index))
 
 
-def _card_reasons(site: Site, combination: Combination) -> Iterator[Reason | None]:
-    gpus, release = combination.gpus, combination.release
-    for gpu in gpus:
-        yield compat.kernels(gpu, combination.tag)
-        yield compat.toolkit(gpu, combination.tag, site.matrix)
-        yield compat.quantization(gpu, release, combination.checkpoint, site.matrix)
-        if gpu.total_bytes is None:
-            yield Needs(subject=gpu.name, needed="a memory size", found="unknown")
-        yield untold_memory(gpu, site.matrix)
-    pinned = site.want.tensor_parallel_size
-    if gpus and splits_tensors(release):
-        if pinned not in (None, len(gpus)):
-            yield Needs(subject="cards of one kind", needed=str(pinned), found=str(len(gpus)))
-        yield compat.equal_cards(gpus)
-        yield compat.tensor_parallel(combination.model, len(gpus))
-    elif pinned not in (None, 1):
-        yield Needs(
-            subject=f"tensor parallel size {pinned}",
-            needed="an engine that splits tensors over cards",
-            found=f"{release.engine}, which splits layers" if gpus else "the CPU alone",
-        )
+def _usable(site: Site, combination: Combination, gpu: Gpu) -> bool:
+    return (
+        gpu.total_bytes is not None
+        and compat.kernels(gpu, combination.tag) is None
+        and untold_memory(gpu, site.matrix) is None
+    )

@@ -15,6 +15,7 @@ from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.refusals import DriverTooOld, Needs, NoKernels, Reason, Unlisted
 from gpuwright.rows import WorkloadRow
 from gpuwright.versions import at_least, parse_version, within
+from gpuwright.want import Want
 
 UNKNOWN = "unknown"
 LLAMA_CPP_SEQUENCES = 256
@@ -134,6 +135,31 @@ def known_cache(model: ModelRow) -> Reason | None:
     )
 
 
+def projectors(model: ModelRow, release: ReleaseRow) -> tuple[CheckpointRow, ...]:
+    """The model's projectors of known size that `release` loads."""
+    return tuple(
+        row
+        for row in model.projectors
+        if release.engine in row.engines and row.max_bytes is not None
+    )
+
+
+def images(model: ModelRow, release: ReleaseRow) -> Reason | None:
+    """Images need a model that takes them and, in llama.cpp, a projector file."""
+    if not model.architecture.vision:
+        return Needs(
+            subject="vision", needed="a model that takes images", found=model.id, row=model.id
+        )
+    if "gguf" in release.formats and not projectors(model, release):
+        return Needs(
+            subject=f"vision of {model.id} under {release.engine}",
+            needed="a projector in the catalogue",
+            found="none",
+            row=model.id,
+        )
+    return None
+
+
 def context(max_model_len: int | None, model: ModelRow) -> Reason | None:
     """A pinned context must be one that the model was made for."""
     if max_model_len is None or max_model_len <= model.max_context_tokens:
@@ -146,12 +172,11 @@ def context(max_model_len: int | None, model: ModelRow) -> Reason | None:
     )
 
 
-def sequences(
-    max_num_seqs: int | None, release: ReleaseRow, workload: WorkloadRow
-) -> Reason | None:
+def sequences(want: Want, release: ReleaseRow, workload: WorkloadRow) -> Reason | None:
     """vLLM does not start where one step cannot hold a token of each request, llama.cpp where
     there are more than its LLAMA_MAX_SEQ (src/llama-cparams.h at b11434)."""
-    step = workload.max_num_batched_tokens
+    max_num_seqs = want.max_num_seqs
+    step = want.max_num_batched_tokens or workload.max_num_batched_tokens
     limits = {
         MemoryModel.VLLM: (step, f", the tokens of one step for {workload.id}", workload.id),
         MemoryModel.LLAMA_CPP: (LLAMA_CPP_SEQUENCES, "", release.id),
@@ -213,10 +238,14 @@ def tensor_parallel(model: ModelRow, size: int) -> Reason | None:
     )
 
 
+def kind(gpu: Gpu) -> tuple[str | None, int]:
+    """Cards of one kind have one compute capability and, to the nearest GiB, one size."""
+    return gpu.compute_capability, round((gpu.total_bytes or 0) / 2**30)
+
+
 def equal_cards(gpus: tuple[Gpu, ...]) -> Reason | None:
     """Tensor parallelism runs at the pace of the slowest card and the size of the smallest."""
-    kinds = {(gpu.compute_capability, round((gpu.total_bytes or 0) / 2**30)) for gpu in gpus}
-    if len(kinds) == 1:
+    if len({kind(gpu) for gpu in gpus}) == 1:
         return None
     return Needs(
         subject="tensor parallelism",

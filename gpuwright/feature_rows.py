@@ -51,6 +51,10 @@ class FeatureSupport:
     not_models: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     off_arguments: tuple[str, ...] = ()
+    draft: Draft | None = None
+    """Where the draft comes from, if not from where the row says."""
+    words: tuple[str, ...] = ()
+    """What `{grammar}` may be, the first where nobody says which."""
     tokens: int = 0
     """Draft tokens at a time, where nobody says how many."""
     because: str = ""
@@ -88,6 +92,8 @@ class FeatureRow:
     """Engine -> what it has; the first entry whose releases, capabilities and models fit counts."""
     sources: tuple[Claim, ...]
     draft: Draft | None = None
+    drafters: tuple[str, ...] = ()
+    """Methods of drafters that serve it."""
     excludes: tuple[Exclusion, ...] = ()
     unknown: dict[str, str] = field(default_factory=dict)
 

@@ -1,20 +1,33 @@
-"""Cache dtype, attention backend and memory plan for a build and a checkpoint on given cards."""
+"""Drafting, cache, attention backend and memory plan for a build and a checkpoint on cards."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from gpuwright import attention, compat
 from gpuwright.attention_rows import AttentionBackendRow
-from gpuwright.engine_rows import MemoryModel
+from gpuwright.drafting import draftings
+from gpuwright.engine_rows import MemoryModel, ReleaseRow
+from gpuwright.feature_rows import FeatureSupport
+from gpuwright.features import excluded, support_of
 from gpuwright.hazards import hazards_of
+from gpuwright.host import Gpu
 from gpuwright.memory import llama_cpp, sglang, vllm
 from gpuwright.memory.request import Fit, MemoryRequest
 from gpuwright.model_rows import LayerKind
 from gpuwright.refusals import Hazardous, Needs, OutOfMemory, Reason
-from gpuwright.rows import Effect, HazardRow, KvCacheDtypeRow
-from gpuwright.site import Combination, Site, card_memory, ram_memory, splits_tensors
+from gpuwright.rows import Effect, HazardRow, KvCacheDtypeRow, Scalar
+from gpuwright.site import (
+    Combination,
+    Site,
+    card_memory,
+    ram_memory,
+    splits_tensors,
+    untold_memory,
+)
+from gpuwright.versions import at_least
 
 _FITS: dict[MemoryModel, Callable[[MemoryRequest], Fit | OutOfMemory]] = {
     MemoryModel.VLLM: vllm.fit,
@@ -23,6 +36,9 @@ _FITS: dict[MemoryModel, Callable[[MemoryRequest], Fit | OutOfMemory]] = {
 }
 MAX_SLOTS = 4
 """llama.cpp gives every slot its whole context, so few of them."""
+PREFIX_CACHING, VISION, OFFLOAD = "prefix-caching", "vision", "expert-offload"
+STRUCTURED_OUTPUT, TOOLS, REASONING = "structured-output", "tool-calls", "reasoning"
+_PARSERS = (("{tool_parser}", "tool"), ("{reasoning_parser}", "reasoning"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,12 +50,19 @@ class Candidate:
     kv: KvCacheDtypeRow
     fit: Fit
     hazards: tuple[HazardRow, ...]
+    settings: dict[str, Scalar]
+    """What hazards and pins set, in neutral words; the memory plan knows of it."""
     native: bool
     """Whether every card computes in the weights' format."""
 
     @property
     def label(self) -> str:
         return self.combination.label
+
+    @property
+    def offloads(self) -> bool:
+        """Whether experts stay in RAM."""
+        return OFFLOAD in self.combination.features
 
     @property
     def not_applicable(self) -> str | None:
@@ -55,14 +78,103 @@ class Candidate:
         return None
 
 
-def best_cache(site: Site, combination: Combination) -> Candidate | Reason:
-    """The candidate with the first cache dtype that reaches the workload's context, or else the
-    one with the most context; the first reason where none fits."""
-    release, model = combination.release, combination.model
-    dtypes = release.kv_cache_dtypes[: release.auto_kv_cache_dtypes]
+class _Question:
+    """A combination on a site, equal to another where nothing that a fit depends on differs.
+
+    Cards' UUIDs and addresses are not among that, so that a fleet's equal boxes are fitted once.
+    """
+
+    __slots__ = ("combination", "key", "site")
+
+    def __init__(self, site: Site, combination: Combination) -> None:
+        self.site, self.combination = site, combination
+        self.key = (
+            id(site.matrix),
+            site.terms,
+            combination.release.id,
+            combination.tag.tag,
+            combination.checkpoint.id,
+            tuple(gpu.traits for gpu in combination.gpus),
+            combination.offload,
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Question) and self.key == other.key
+
+
+def best_fit(site: Site, combination: Combination) -> Candidate | Reason:
+    """The candidate with the first way of drafting and the first cache dtype that reach the
+    workload's context, or else the one with the most context; the first reason where none fits."""
+    answer = _best_fit(_Question(site, combination))
+    if isinstance(answer, Candidate) and combination.gpus:
+        return replace(answer, combination=answer.combination.on(combination.gpus))
+    return answer
+
+
+@lru_cache(maxsize=1 << 16)
+def _best_fit(question: _Question) -> Candidate | Reason:
+    site, combination = question.site, question.combination
+    reason = compat.first(_card_reasons(site, combination))
+    if reason is not None:
+        return reason
+    ways = draftings(site, combination)
+    if not isinstance(ways, list):
+        return ways
+    best: Candidate | None = None
+    first: Reason | None = None
+    for drafting in ways:
+        answer = _best_cache(site, replace(combination, drafting=drafting))
+        if not isinstance(answer, Candidate):
+            first = answer
+            continue
+        if _reaches(site, answer):
+            return answer
+        if best is None or answer.fit.max_model_len > best.fit.max_model_len:
+            best = answer
+    if best is not None:
+        return best
+    assert first is not None
+    return first
+
+
+def _reaches(site: Site, candidate: Candidate) -> bool:
+    target = site.want.max_model_len or site.pins.workload.context_tokens
+    most = candidate.combination.model.max_context_tokens
+    return candidate.fit.max_model_len >= min(target, most)
+
+
+def _card_reasons(site: Site, combination: Combination) -> Iterator[Reason | None]:
+    gpus, release = combination.gpus, combination.release
+    for gpu in gpus:
+        yield compat.kernels(gpu, combination.tag)
+        yield compat.toolkit(gpu, combination.tag, site.matrix)
+        yield compat.quantization(gpu, release, combination.checkpoint, site.matrix)
+        if gpu.total_bytes is None:
+            yield Needs(subject=gpu.name, needed="a memory size", found="unknown")
+        yield untold_memory(gpu, site.matrix)
+    pinned = site.want.tensor_parallel_size
+    if gpus and splits_tensors(release):
+        if pinned not in (None, len(gpus)):
+            yield Needs(subject="cards of one kind", needed=str(pinned), found=str(len(gpus)))
+        if pinned is None or site.want.gpus is None:
+            yield compat.equal_cards(gpus)
+        yield compat.tensor_parallel(combination.model, len(gpus))
+    elif pinned not in (None, 1):
+        yield Needs(
+            subject=f"tensor parallel size {pinned}",
+            needed="an engine that splits tensors over cards",
+            found=f"{release.engine}, which splits layers" if gpus else "the CPU alone",
+        )
+
+
+def _best_cache(site: Site, combination: Combination) -> Candidate | Reason:
+    release = combination.release
+    dtypes = _dtypes(release, combination.gpus)
     if site.pins.kv_cache_dtype is not None:
         dtypes = (site.pins.kv_cache_dtype,)
-    target = site.want.max_model_len or site.pins.workload.context_tokens
     best: Candidate | None = None
     reasons: list[Reason] = []
     for dtype in dtypes:
@@ -73,13 +185,22 @@ def best_cache(site: Site, combination: Combination) -> Candidate | Reason:
             continue
         if best is None or answer.fit.max_model_len > best.fit.max_model_len:
             best = answer
-        if best.fit.max_model_len >= min(target, model.max_context_tokens):
+        if _reaches(site, best):
             break
     if best is not None:
         return best
     # Of several shortages the last is the smallest cache's, so the nearest to fitting.
     short = [reason for reason in reasons if isinstance(reason, OutOfMemory)]
     return short[-1] if short else reasons[0]
+
+
+def _dtypes(release: ReleaseRow, gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
+    """The cache dtypes that a plan may choose by itself: of the 16-bit floats one, and cards before
+    8.0 have no bf16."""
+    dtypes = release.kv_cache_dtypes[: release.auto_kv_cache_dtypes]
+    old = any(not at_least(gpu.compute_capability or "0", "8.0") for gpu in gpus)
+    float16 = "f16" if old else dtypes[0]
+    return (float16, *(dtype for dtype in dtypes if dtype not in ("bf16", "f16")))
 
 
 def _with_cache(site: Site, combination: Combination, kv: KvCacheDtypeRow) -> Candidate | Reason:
@@ -94,23 +215,35 @@ def _with_cache(site: Site, combination: Combination, kv: KvCacheDtypeRow) -> Ca
     backend = _backend(site, combination, kv)
     if not isinstance(backend, AttentionBackendRow):
         return backend
-    combination = replace(combination, backend=backend)
+    features = _features(site, combination)
+    if not isinstance(features, frozenset):
+        return features
+    combination = replace(combination, backend=backend, features=features)
+    reason = _exclusion(site, combination, kv, backend)
+    if reason is not None:
+        return reason
     hazards = tuple(hazards_of(combination, site.matrix))
     for hazard in hazards:
         if hazard.effect is Effect.REFUSE:
             return Hazardous(because=hazard.because, instead=hazard.instead, row=hazard.id)
-    request = _memory_request(site, combination, kv)
+    settings = _settings(site, hazards)
+    if settings.get("prefix_caching") is False:
+        combination = replace(combination, features=combination.features - {PREFIX_CACHING})
+    request = _memory_request(site, combination, kv, settings)
     if not isinstance(request, MemoryRequest):
         return request
     fit = _FITS[release.memory_model](request)
     if not isinstance(fit, Fit):
         return fit
+    if fit.parameters.get("cpu_expert_layers"):
+        combination = replace(combination, features=combination.features | {OFFLOAD})
     return Candidate(
         combination=combination,
         backend=backend,
         kv=kv,
         fit=fit,
         hazards=hazards,
+        settings=settings,
         native=all(
             compat.native(gpu, release, combination.checkpoint, site.matrix)
             for gpu in combination.gpus
@@ -130,16 +263,105 @@ def _backend(
             head_sizes=architecture.head_sizes,
             mla=bool(architecture.of(LayerKind.MLA)),
             sliding=bool(architecture.of(LayerKind.SLIDING)),
+            sinks=architecture.sinks,
             family=combination.model.family,
         )
-        for capability in [gpu.compute_capability for gpu in combination.gpus] or [None]
+        for capability in dict.fromkeys(
+            [gpu.compute_capability for gpu in combination.gpus] or [None]
+        )
     ]
     rows = site.matrix.backends(combination.release.engine)
     return attention.chosen(combination.release, rows, asked, pinned=site.pins.attention_backend)
 
 
+def _features(site: Site, combination: Combination) -> frozenset[str] | Reason:
+    """Ids of the features that the combination would use, or why a pinned one cannot be."""
+    want, workload = site.want, site.pins.workload
+    parsers = combination.model.parsers.get(combination.release.engine, {})
+    wanted = {
+        PREFIX_CACHING: workload.prefix_caching
+        if want.prefix_caching is None
+        else want.prefix_caching,
+        VISION: want.vision,
+        STRUCTURED_OUTPUT: workload.structured_output or want.structured_output is not None,
+        TOOLS: True,
+        REASONING: True,
+    }
+    pinned = {
+        PREFIX_CACHING: want.prefix_caching is True,
+        VISION: want.vision,
+        STRUCTURED_OUTPUT: want.structured_output is not None,
+    }
+    found = {combination.drafting.row.id} if combination.drafting is not None else set()
+    for name, asked in wanted.items():
+        if not asked:
+            continue
+        row = site.matrix.feature(name)
+        answer = support_of(row, combination.release, combination.model, combination.capability)
+        if isinstance(answer, FeatureSupport):
+            # A parser that nobody has named for the model is not asked for.
+            if all(word not in answer.arguments or kind in parsers for word, kind in _PARSERS):
+                found.add(name)
+        elif pinned.get(name):
+            return answer
+    if want.vision:
+        reason = compat.images(combination.model, combination.release)
+        if reason is not None:
+            return reason
+    if want.structured_output is not None:
+        return _grammar(site, combination, found)
+    return frozenset(found)
+
+
+def _grammar(site: Site, combination: Combination, found: set[str]) -> frozenset[str] | Reason:
+    row = site.matrix.feature(STRUCTURED_OUTPUT)
+    support = support_of(row, combination.release, combination.model, combination.capability)
+    if not isinstance(support, FeatureSupport):
+        return support
+    if support.words and site.want.structured_output in support.words:
+        return frozenset(found)
+    return Needs(
+        subject=f"structured output of {combination.release.engine}",
+        needed=" or ".join(support.words) or "its own grammars, without a name",
+        found=str(site.want.structured_output),
+        row=row.id,
+    )
+
+
+def _exclusion(
+    site: Site, combination: Combination, kv: KvCacheDtypeRow, backend: AttentionBackendRow
+) -> Reason | None:
+    """Why the features in use cannot stand beside one another, the cache or the backend."""
+    for row in site.matrix.features:
+        if row.id in combination.features and row.excludes:
+            reason = excluded(
+                row,
+                release=combination.release,
+                family=combination.model.family,
+                features=combination.features - {row.id},
+                kv_cache_dtype=kv.id,
+                backend=backend.backend,
+            )
+            if reason is not None:
+                return reason
+    return None
+
+
+def _settings(site: Site, hazards: tuple[HazardRow, ...]) -> dict[str, Scalar]:
+    """What hazards to avoid set where nothing is pinned, then the pins."""
+    found: dict[str, Scalar] = {}
+    for row in hazards:
+        if row.effect is Effect.AVOID:
+            found |= row.sets
+    for name in ("prefix_caching", "max_num_batched_tokens"):
+        pinned = getattr(site.want, name)
+        if pinned is not None:
+            found[name] = pinned
+    return found
+
+
 def _memory_request(
-    site: Site, combination: Combination, kv: KvCacheDtypeRow
+    site: Site, combination: Combination, kv: KvCacheDtypeRow, settings: dict[str, Scalar]
 ) -> MemoryRequest | Reason:
     model, workload, host = combination.model, site.pins.workload, site.host
     slots = workload.max_num_seqs
@@ -165,7 +387,9 @@ def _memory_request(
         model_context_tokens=model.max_context_tokens,
         target_context_tokens=min(workload.context_tokens, model.max_context_tokens),
         target_num_seqs=slots,
-        max_num_batched_tokens=workload.max_num_batched_tokens,
+        max_num_batched_tokens=int(
+            settings.get("max_num_batched_tokens", workload.max_num_batched_tokens)
+        ),
         max_model_len=site.want.max_model_len,
         max_num_seqs=site.want.max_num_seqs,
     )

@@ -50,6 +50,22 @@ class Gpu:
     p2p: bool | None = None
     """Whether other cards reach its memory over PCIe; only a sketch says so."""
 
+    @property
+    def traits(self) -> tuple[object, ...]:
+        """Everything about it but its UUID and its place on the bus."""
+        return (
+            self.index,
+            self.pci_id,
+            self.name,
+            self.compute_capability,
+            self.total_bytes,
+            self.others_bytes,
+            self.unexplained_bytes,
+            self.listed,
+            self.sized,
+            self.nvlink,
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Listener:
@@ -119,6 +135,8 @@ class Host:
     partials: dict[str, int]
     """Bytes that interrupted runs left, by directory."""
     service: Service | None
+    assumed: tuple[str, ...] = ()
+    """What the document does not rest on a probe for; one sentence each."""
 
     @classmethod
     def from_document(cls, document: object) -> Host:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from gpuwright.features import filled
 from gpuwright.layout import Layout
 from gpuwright.plan import Plan
 
@@ -22,6 +23,7 @@ _VLLM_BACKENDS = {
     "flash_attn_mla": "FLASH_ATTN_MLA",
     "tokenspeed_mla": "TOKENSPEED_MLA",
 }
+_GGUF_ENGINES = ("llama.cpp",)
 _BACKENDS: dict[str, dict[str, str]] = {"vllm": _VLLM_BACKENDS}
 _DTYPES: dict[str, dict[str, str]] = {
     "vllm": {"bf16": "bfloat16", "f16": "float16"},
@@ -41,8 +43,22 @@ class Launch:
 
 def launch(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launch:
     """The command of `plan`. `model_path` is the GGUF file, or a checkpoint's directory;
-    `engine_dir` is the finished build or environment."""
-    return _ENGINES[plan.engine](plan, layout, model_path, engine_dir)
+    `engine_dir` is the finished build or environment. Empty for engines that only decide."""
+    if plan.engine not in ENGINES:
+        return Launch(argv=())
+    start = ENGINES[plan.engine](plan, layout, model_path, engine_dir)
+    return replace(start, argv=filled(start.argv, _side_paths(plan, layout)))
+
+
+def _side_paths(plan: Plan, layout: Layout) -> dict[str, str]:
+    """Where the drafter and the projector lie: a directory, or a GGUF file in it."""
+    file = "/MODEL.gguf" if plan.engine in _GGUF_ENGINES else ""
+    paths = {}
+    if plan.speculation is not None and plan.speculation.drafter is not None:
+        paths["drafter"] = layout.checkpoint_dir(plan.speculation.drafter) + file
+    if plan.projector is not None:
+        paths["projector"] = layout.checkpoint_dir(plan.projector) + file
+    return paths
 
 
 def backend_word(engine: str, backend: str) -> str:
@@ -97,6 +113,7 @@ def _llama_cpp(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> 
         argv += ["--n-gpu-layers", str(parameters["gpu_layers"])]
     if "tensor_split" in parameters:
         argv += ["--split-mode", "layer", "--tensor-split", str(parameters["tensor_split"])]
+    argv += plan.feature_arguments
     return Launch(
         argv=tuple(argv), environment=_card_environment(plan), secret_names=("LLAMA_API_KEY",)
     )
@@ -128,14 +145,9 @@ def _vllm(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launc
         cache_word(plan.engine, plan.kv_cache_dtype),
         "--attention-backend",
         backend_word(plan.engine, plan.attention_backend),
-        "--enable-prefix-caching"
-        if parameters.get("prefix_caching", True)
-        else "--no-enable-prefix-caching",
     ]
     if parameters.get("eager"):
         argv.append("--enforce-eager")
-    if "tool_parser" in parameters:
-        argv.append("--enable-auto-tool-choice")
     argv += _python_flags(plan)
     environment = _python_environment(plan, engine_dir) | {"VLLM_NO_USAGE_STATS": "1"}
     return Launch(argv=tuple(argv), environment=environment, secret_names=("VLLM_API_KEY",))
@@ -204,11 +216,7 @@ def _python_flags(plan: Plan) -> list[str]:
     parameters, flags = plan.parameters, []
     if parameters.get("custom_all_reduce") is False:
         flags.append("--disable-custom-all-reduce")
-    if "tool_parser" in parameters:
-        flags += ["--tool-call-parser", parameters["tool_parser"]]
-    if "reasoning_parser" in parameters:
-        flags += ["--reasoning-parser", parameters["reasoning_parser"]]
-    return flags
+    return [*flags, *plan.feature_arguments]
 
 
 def _python_environment(plan: Plan, engine_dir: str) -> dict[str, str]:
@@ -232,9 +240,10 @@ def _card_environment(plan: Plan) -> dict[str, str]:
     return environment
 
 
-_ENGINES: dict[str, Callable[[Plan, Layout, str, str], Launch]] = {
+ENGINES: dict[str, Callable[[Plan, Layout, str, str], Launch]] = {
     "llama.cpp": _llama_cpp,
     "vllm": _vllm,
     "sglang": _sglang,
     "tensorrt-llm": _tensorrt_llm,
 }
+"""Engines whose command is known."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gpuwright.catalogue import Matrix, find, nearest, resolve
 from gpuwright.engine_rows import BuildTagRow, ReleaseRow
+from gpuwright.feature_rows import FeatureKind, FeatureRow
 from gpuwright.host import Gpu, Host
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.refusals import WantError
@@ -28,6 +29,9 @@ class Pins:
     checkpoint: CheckpointRow | None
     attention_backend: str | None
     kv_cache_dtype: str | None
+    speculation: FeatureRow | None
+    """The pinned way of drafting; with none pinned, `want.speculative` says whether any may be."""
+    drafter: CheckpointRow | None
 
     def admits_release(self, release: ReleaseRow, tag: BuildTagRow) -> bool:
         return (
@@ -73,6 +77,24 @@ def resolve_pins(want: Want, matrix: Matrix) -> Pins:
         word.casefold(): row.id for row in matrix.kv_cache_dtypes for word in (row.id, *row.aliases)
     }
     kv_cache_dtype = known("kv_cache_dtype", want.kv_cache_dtype, dtypes)
+    speculation, drafter = None, None
+    if want.speculative is not None:
+        words = {
+            word.casefold(): row.id
+            for row in matrix.features
+            if row.kind is FeatureKind.SPECULATION
+            for word in (row.id, *row.aliases)
+        }
+        method = known("speculative", want.speculative.method, words)
+        speculation = matrix.feature(method) if method is not None else None
+        if want.speculative.drafter is not None:
+            drafters = [row for model in models for row in model.drafters]
+            name = known(
+                "speculative: drafter",
+                want.speculative.drafter,
+                {word.casefold(): row.id for row in drafters for word in (row.id, *row.aliases)},
+            )
+            drafter = next((row for row in drafters if row.id == name), None)
     checkpoint = None
     if want.checkpoint is not None:
         candidates = [row for model in models for row in model.weights]
@@ -109,6 +131,8 @@ def resolve_pins(want: Want, matrix: Matrix) -> Pins:
         checkpoint=checkpoint,
         attention_backend=attention_backend,
         kv_cache_dtype=kv_cache_dtype,
+        speculation=speculation,
+        drafter=drafter,
     )
 
 

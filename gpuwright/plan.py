@@ -147,6 +147,8 @@ class Plan:
     """Ids of the feature rows that are in use."""
     feature_arguments: tuple[str, ...] = ()
     """Arguments from the rows of `features`, filled but for `{drafter}` and `{projector}`."""
+    projector: str | None = None
+    """Checkpoint that lets prompts hold images, where the engine wants one of its own."""
     assumed: tuple[str, ...] = ()
     """What nobody measured or said, and the plan takes to be so; one sentence each."""
 

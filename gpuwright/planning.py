@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from gpuwright import compat
 from gpuwright.engine_rows import MemoryModel
-from gpuwright.fitting import Candidate
-from gpuwright.plan import ModelFile, Plan, PlannedGpu, PlanWarning, Rejection
+from gpuwright.feature_rows import FeatureSupport
+from gpuwright.features import filled, support_of
+from gpuwright.fitting import VISION, Candidate
+from gpuwright.plan import ModelFile, Plan, PlannedGpu, PlanWarning, Rejection, Speculation
 from gpuwright.refusals import gib
 from gpuwright.routing import route_for
 from gpuwright.rows import Effect
-from gpuwright.site import Site
+from gpuwright.site import Combination, Site
 
 FEW_THREADS = 8
 
@@ -54,25 +57,75 @@ def plan_of(site: Site, best: Candidate, why_not: tuple[Rejection, ...]) -> Plan
         why_not=why_not,
         not_applicable=best.not_applicable,
         parameters=_parameters(site, best),
+        speculation=_speculation(chosen),
+        projector=_projector(chosen),
+        features=tuple(row.id for row in site.matrix.features if row.id in chosen.features),
+        feature_arguments=tuple(_feature_arguments(site, best)),
+        assumed=tuple(dict.fromkeys(_assumed(site, best))),
     )
 
 
 def _parameters(site: Site, best: Candidate) -> dict[str, Any]:
     """Engine settings in neutral words: the memory plan's, the hazards', the model's."""
     chosen, host = best.combination, site.host
-    found: dict[str, Any] = dict(best.fit.parameters)
-    for row in best.hazards:
-        if row.effect is Effect.AVOID:
-            found |= row.sets
+    found: dict[str, Any] = dict(best.fit.parameters) | best.settings
     if chosen.release.memory_model is MemoryModel.LLAMA_CPP:
         threads = host.cpu_threads or 1
         # Threads beyond the cores only wait for one another; of many threads half are cores.
         found["threads"] = threads if threads <= FEW_THREADS else threads // 2
-    parsers = chosen.model.parsers.get(chosen.release.engine, {})
-    for kind in ("tool", "reasoning"):
-        if kind in parsers:
-            found[f"{kind}_parser"] = parsers[kind]
     return found
+
+
+def _speculation(chosen: Combination) -> Speculation | None:
+    drafting = chosen.drafting
+    if drafting is None:
+        return None
+    drafter = drafting.drafter.id if drafting.drafter is not None else None
+    return Speculation(method=drafting.row.id, tokens=drafting.tokens, drafter=drafter)
+
+
+def _projector(chosen: Combination) -> str | None:
+    if VISION not in chosen.features or "gguf" not in chosen.release.formats:
+        return None
+    rows = compat.projectors(chosen.model, chosen.release)
+    return rows[0].id if rows else None
+
+
+def _feature_arguments(site: Site, best: Candidate) -> Iterator[str]:
+    """Arguments that switch features on or off, in the rows' order."""
+    chosen = best.combination
+    for row in site.matrix.features:
+        support = support_of(row, chosen.release, chosen.model, chosen.capability)
+        if not isinstance(support, FeatureSupport):
+            continue
+        if row.id in chosen.features:
+            yield from filled(support.arguments, _words(site, best, support))
+        elif row.id != VISION or chosen.model.architecture.vision:
+            yield from support.off_arguments
+
+
+def _words(site: Site, best: Candidate, support: FeatureSupport) -> dict[str, str]:
+    """What stands for the placeholders; paths of drafters and projectors are launch's to know."""
+    chosen = best.combination
+    parsers = chosen.model.parsers.get(chosen.release.engine, {})
+    words = {f"{kind}_parser": parser for kind, parser in parsers.items()}
+    if chosen.drafting is not None:
+        words["tokens"] = str(chosen.drafting.tokens)
+        words["draft_tokens"] = str(chosen.drafting.tokens + 1)
+    if support.words:
+        words["grammar"] = site.want.structured_output or support.words[0]
+    if "cpu_expert_layers" in best.fit.parameters:
+        words["layers"] = str(best.fit.parameters["cpu_expert_layers"])
+    return words
+
+
+def _assumed(site: Site, best: Candidate) -> Iterator[str]:
+    chosen = best.combination
+    yield from chosen.model.assumptions
+    yield from chosen.checkpoint.assumptions
+    if chosen.drafting is not None and chosen.drafting.drafter is not None:
+        yield from chosen.drafting.drafter.assumptions
+    yield from site.host.assumed
 
 
 def _reasons(site: Site, best: Candidate) -> Iterator[str]:
@@ -112,6 +165,13 @@ def _reasons(site: Site, best: Candidate) -> Iterator[str]:
         f"attention backend {best.backend.backend}: "
         + ("pinned" if pins.attention_backend else f"what {release.engine} takes here by itself")
     )
+    if chosen.drafting is not None:
+        row, tokens = chosen.drafting.row, chosen.drafting.tokens
+        because = "pinned" if pins.speculation is not None else f"what {pins.workload.id} prefers"
+        yield f"{row.id}, {tokens} tokens at a time: {because}"
+    if best.offloads:
+        layers = best.fit.parameters["cpu_expert_layers"]
+        yield f"experts of {layers} layers stay in RAM: the cards alone do not hold them"
     length = f"{best.fit.max_model_len:,} tokens"
     if site.want.max_model_len is not None:
         yield f"{length}: pinned"

@@ -233,6 +233,10 @@ class WorkloadRow:
     max_num_batched_tokens: int
     routes: tuple[Route, ...]
     sources: tuple[Claim, ...]
+    speculation: tuple[str, ...] = ()
+    """Ways of drafting that it prefers, best first; empty: none unless one is pinned."""
+    prefix_caching: bool = True
+    structured_output: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

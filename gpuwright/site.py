@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gpuwright.attention_rows import AttentionBackendRow
 from gpuwright.catalogue import Matrix
@@ -11,6 +11,7 @@ from gpuwright.engine_rows import (
     MemoryModel,
     ReleaseRow,
 )
+from gpuwright.feature_rows import FeatureRow, FeatureSupport
 from gpuwright.host import Gpu, Host
 from gpuwright.memory.request import GIB, MIB, DeviceMemory
 from gpuwright.model_rows import CheckpointRow, ModelRow
@@ -35,6 +36,44 @@ class Site:
     want: Want
     pins: Pins
     matrix: Matrix
+    terms: tuple[object, ...] = field(init=False)
+    """What of the host and the want a fit depends on, beside the cards."""
+
+    def __post_init__(self) -> None:
+        host, want, pins = self.host, self.want, self.pins
+        speculative = want.speculative
+        terms = (
+            host.memory_total_bytes,
+            host.cpu_threads,
+            host.virtualization,
+            host.driver_version,
+            pins.workload.id,
+            pins.attention_backend,
+            pins.kv_cache_dtype,
+            None
+            if speculative is None
+            else (speculative.method, speculative.tokens, speculative.drafter),
+            want.max_model_len,
+            want.max_num_seqs,
+            want.max_num_batched_tokens,
+            want.tensor_parallel_size,
+            want.gpus is not None,
+            want.prefix_caching,
+            want.structured_output,
+            want.vision,
+            want.expert_offload,
+        )
+        object.__setattr__(self, "terms", terms)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drafting:
+    """How tokens are drafted: by which feature, with which drafter, how many at a time."""
+
+    row: FeatureRow
+    support: FeatureSupport
+    tokens: int
+    drafter: CheckpointRow | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +87,11 @@ class Combination:
     gpus: tuple[Gpu, ...] = ()
     backend: AttentionBackendRow | None = None
     kv: KvCacheDtypeRow | None = None
+    drafting: Drafting | None = None
+    features: frozenset[str] = frozenset()
+    """Ids of the features that are in use."""
+    offload: bool = False
+    """Whether experts may stay in RAM and be computed by the CPU."""
 
     def on(self, gpus: tuple[Gpu, ...]) -> Combination:
         return replace(self, gpus=gpus)

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from gpuwright.crosscheck import HAZARD_PARAMETERS
-from gpuwright.launch import launch
+from gpuwright.launch import ENGINES, launch
 from gpuwright.layout import Layout
 from gpuwright.load import load_matrix
 from gpuwright.plan import Plan
@@ -96,7 +96,8 @@ def test_llama_servers_key_comes_from_the_environment_file():
 
 
 # TensorRT-LLM's backend stands in a configuration file.
-SPELLED = [row for row in load_matrix().attention_backends if row.engine != "tensorrt-llm"]
+SPELLING = ("llama.cpp", "vllm", "sglang")
+SPELLED = [row for row in load_matrix().attention_backends if row.engine in SPELLING]
 
 
 @pytest.mark.parametrize("row", SPELLED, ids=lambda row: row.id)
@@ -109,7 +110,7 @@ def test_every_attention_backend_can_be_spelled(row):
         }
 
 
-@pytest.mark.parametrize("parameter", sorted(HAZARD_PARAMETERS))
+@pytest.mark.parametrize("parameter", sorted(HAZARD_PARAMETERS - {"prefix_caching"}))
 def test_every_parameter_that_a_hazard_may_set_changes_the_start(parameter):
     plan = planned("2x3090-nvlink", {"model": "qwen3.6-27b", "engine": "vllm"})
     settings = [
@@ -119,7 +120,13 @@ def test_every_parameter_that_a_hazard_may_set_changes_the_start(parameter):
     assert settings[0] != settings[1]
 
 
-@pytest.mark.parametrize("engine", load_matrix().engines)
+def test_prefix_caching_is_said_to_vllm_either_way():
+    for wanted, flag in ((True, "--enable-prefix-caching"), (False, "--no-enable-prefix-caching")):
+        data = {"model": "qwen3.6-27b", "engine": "vllm", "prefix_caching": wanted}
+        assert flag in started(planned("2x3090-nvlink", data)).argv
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_every_engine_has_a_command(engine):
     plan = planned("2x3090-nvlink", {"model": "qwen3.6-27b", "engine": "vllm"})
     settings = {"threads": 1, "gpu_layers": "all", "flash_attention": "on", "prompt_cache_mib": 0}

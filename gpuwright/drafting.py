@@ -1,0 +1,80 @@
+"""Which ways of drafting tokens a combination may try, in order, and why not the one asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuwright.feature_rows import Draft, FeatureRow, FeatureSupport
+from gpuwright.features import support_of
+from gpuwright.model_rows import CheckpointRow
+from gpuwright.refusals import Needs, Reason
+from gpuwright.site import Combination, Drafting, Site
+from gpuwright.versions import within
+
+
+def draftings(site: Site, combination: Combination) -> list[Drafting | None] | Reason:
+    """What to try, best first; None is to draft nothing. The reason where the pinned way cannot
+    be: a workload's preference only falls away."""
+    wanted = site.want.speculative
+    if wanted is not None and wanted.method is None:
+        return [None]
+    if site.pins.speculation is not None:
+        answer = _drafting(site, combination, site.pins.speculation)
+        return [answer] if isinstance(answer, Drafting) else answer
+    found: list[Drafting | None] = [
+        answer
+        for name in site.pins.workload.speculation
+        if isinstance(answer := _drafting(site, combination, site.matrix.feature(name)), Drafting)
+    ]
+    return [*found, None]
+
+
+def _drafting(site: Site, combination: Combination, row: FeatureRow) -> Drafting | Reason:
+    release, model = combination.release, combination.model
+    support = support_of(row, release, model, combination.capability)
+    if not isinstance(support, FeatureSupport):
+        return support
+    drafter = None
+    source = support.draft or row.draft
+    if source is Draft.HEAD and not (model.mtp and combination.checkpoint.mtp):
+        return Needs(
+            subject=f"{row.id} with {combination.checkpoint.id}",
+            needed="layers in its weights that draft",
+            found="none",
+            row=model.id,
+        )
+    if source is Draft.DRAFTER:
+        drafter = next(_drafters(site, combination, row), None)
+        if drafter is None:
+            return Needs(
+                subject=f"{row.id} for {model.id} under {release.engine}",
+                needed="a drafter of it in the catalogue",
+                found="none",
+                row=model.id,
+            )
+    wanted = site.want.speculative
+    tokens = (wanted.tokens if wanted is not None else None) or _tokens(combination, row, drafter)
+    return Drafting(row=row, support=support, drafter=drafter, tokens=tokens or support.tokens)
+
+
+def _tokens(combination: Combination, row: FeatureRow, drafter: CheckpointRow | None) -> int:
+    """Draft tokens that the makers of the head or the drafter use; 0 where they do not say."""
+    if drafter is not None:
+        return (drafter.drafts.tokens if drafter.drafts is not None else None) or 0
+    return combination.model.mtp_tokens if row.draft is Draft.HEAD else 0
+
+
+def _drafters(site: Site, combination: Combination, row: FeatureRow) -> Iterator[CheckpointRow]:
+    release = combination.release
+    for drafter in combination.model.drafters:
+        assert drafter.drafts is not None
+        if site.pins.drafter is not None and drafter is not site.pins.drafter:
+            continue
+        if (
+            drafter.drafts.method in row.drafters
+            and drafter.format in release.formats
+            and release.engine in drafter.engines
+            and within(release.release, drafter.engines[release.engine])
+            and drafter.max_bytes is not None
+        ):
+            yield drafter
