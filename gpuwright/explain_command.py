@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -19,14 +20,17 @@ from gpuwright.question import (
     read_wants,
 )
 from gpuwright.refusals import Refusal
-from gpuwright.selection import decide
+from gpuwright.services import decide_services
 from gpuwright.want import Want
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_host_options(parser)
     parser.add_argument(
-        "--want", type=Path, metavar="FILE", help="a mapping of what can be pinned, YAML or JSON"
+        "--want",
+        type=Path,
+        metavar="FILE",
+        help="a mapping of what can be pinned, YAML or JSON; `services` in it lists several",
     )
     parser.add_argument("--model", metavar="NAME", help="the same as --pin model=NAME")
     add_want_options(parser)
@@ -35,15 +39,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the decision; 3 where it is a refusal."""
-    (want,) = read_wants(arguments)
-    question = read_question(arguments, want)
-    decision = decide(question.host, want, question.matrix)
+    wants = read_wants(arguments)
+    question = read_question(arguments, wants[0])
+    decisions = decide_services(question.host, wants, question.matrix)
+    pairs = list(zip(decisions, wants, strict=True))
     if arguments.json:
-        data = decision_as_data(decision, want, question.assumed)
-        sys.stdout.write(json.dumps(data, indent=2) + "\n")
+        data = [decision_as_data(each, want, question.assumed) for each, want in pairs]
+        whole = data[0] if len(data) == 1 else {"services": data}
+        sys.stdout.write(json.dumps(whole, indent=2) + "\n")
     else:
-        sys.stdout.write(f"{explain_node(question)}\n\n{_text(decision, want)}\n")
-    return EXIT_REFUSED if isinstance(decision, Refusal) else EXIT_OK
+        texts = [explain_node(question), *(_text(each, want) for each, want in pairs)]
+        sys.stdout.write("\n\n".join(texts) + "\n")
+    return EXIT_REFUSED if any(isinstance(each, Refusal) for each in decisions) else EXIT_OK
 
 
 def _text(decision: Plan | Refusal, want: Want) -> str:
@@ -56,6 +63,7 @@ def _text(decision: Plan | Refusal, want: Want) -> str:
         if word.startswith("--") and line:
             command.append(f"  {line}")
             line = ""
-        line += f" {word}" if line else word
+        quoted = shlex.quote(word)
+        line += f" {quoted}" if line else quoted
     command.append(f"  {line}")
     return "\n".join((explain_plan(decision), "", "command", *command))

@@ -135,8 +135,6 @@ class Host:
     partials: dict[str, int]
     """Bytes that interrupted runs left, by directory."""
     service: Service | None
-    assumed: tuple[str, ...] = ()
-    """What the document does not rest on a probe for; one sentence each."""
 
     @classmethod
     def from_document(cls, document: object) -> Host:

@@ -153,6 +153,13 @@ class Plan:
     """What nobody measured or said, and the plan takes to be so; one sentence each."""
 
     @property
+    def ram_bytes(self) -> int:
+        """What the service takes of the node's RAM for weights and cache."""
+        if not self.gpus:
+            return self.memory.needed_bytes
+        return int(self.parameters.get("ram_experts_bytes", 0))
+
+    @property
     def on_gpu(self) -> bool:
         return bool(self.gpus)
 

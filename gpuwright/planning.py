@@ -125,7 +125,6 @@ def _assumed(site: Site, best: Candidate) -> Iterator[str]:
     yield from chosen.checkpoint.assumptions
     if chosen.drafting is not None and chosen.drafting.drafter is not None:
         yield from chosen.drafting.drafter.assumptions
-    yield from site.host.assumed
 
 
 def _reasons(site: Site, best: Candidate) -> Iterator[str]:

@@ -152,9 +152,29 @@ def read_wants(arguments: argparse.Namespace) -> tuple[Want, ...]:
     except ValueError as error:
         raise WantError(f"{arguments.want}: {error}") from error
     try:
+        if isinstance(data, dict) and "services" in data:
+            return _read_services(data)
         return (Want.from_data({} if data is None else data),)
     except WantError as error:
         raise WantError(*(f"{arguments.want}: {fault}" for fault in error.faults)) from error
+
+
+def _read_services(data: dict[str, Any]) -> tuple[Want, ...]:
+    """One want for each entry of `services`; what stands beside it holds for all of them."""
+    services = data["services"]
+    if not isinstance(services, list) or not services:
+        raise WantError("services: needs a list of mappings")
+    common = {key: value for key, value in data.items() if key != "services"}
+    found: list[Want] = []
+    faults: list[str] = []
+    for index, entry in enumerate(services):
+        try:
+            found.append(Want.from_data({**common, **entry} if isinstance(entry, dict) else entry))
+        except WantError as error:
+            faults.extend(f"services[{index}]: {fault}" for fault in error.faults)
+    if faults:
+        raise WantError(*faults)
+    return tuple(found)
 
 
 def read_pins(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuwright.candidates import Failure, candidates
-from gpuwright.catalogue import Matrix
+from gpuwright.catalogue import Matrix, resolve
 from gpuwright.fitting import Candidate
 from gpuwright.host import Host
 from gpuwright.node_rules import node_reasons
@@ -58,6 +58,13 @@ def decide(host: Host, want: Want, matrix: Matrix) -> Plan | Refusal:
     why_not = [failure.rejection for failure in failures]
     why_not += [_lost(site, loser, ranked[0]) for loser in ranked[1:]]
     return plan_of(site, ranked[0], tuple(why_not))
+
+
+def reaches_its_context(plan: Plan, want: Want, matrix: Matrix) -> bool:
+    """Whether `plan` holds the context that its workload asks for, or its model's own."""
+    workload = resolve("workload", matrix.workloads, want.workload)
+    model, _ = matrix.checkpoint(plan.checkpoint)
+    return plan.max_model_len >= min(workload.context_tokens, model.max_context_tokens)
 
 
 def _refusal(site: Site, failures: list[Failure]) -> Refusal:

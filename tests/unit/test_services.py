@@ -1,0 +1,80 @@
+"""Several services on one node."""
+
+import pytest
+
+from gpuwright.host import Host
+from gpuwright.load import load_matrix
+from gpuwright.plan import Plan
+from gpuwright.refusals import Refusal, WantError
+from gpuwright.services import decide_services
+from gpuwright.sketch import read_sketch
+from gpuwright.want import Want
+
+MATRIX = load_matrix()
+
+
+def decided(gpus, *services, **sketch):
+    wants = [
+        Want.from_data({"service": f"s{index}", "port": 8080 + index, **service})
+        for index, service in enumerate(services)
+    ]
+    document, _ = read_sketch({"gpus": gpus, **sketch}, MATRIX, wants[0].layout)
+    return decide_services(Host.from_document(document), wants, MATRIX)
+
+
+def cards(decision):
+    assert isinstance(decision, Plan), decision.sentence()
+    return [gpu.index for gpu in decision.gpus]
+
+
+def test_no_card_is_given_to_two_services():
+    found = decided(["RTX 3090"] * 3, {"model": "qwen3.6-27b"}, {"model": "gemma-4-12b"})
+    assert [cards(each) for each in found] == [[0, 1], [2]]
+
+
+def test_a_service_that_needs_more_cards_gets_them_whatever_its_place():
+    long = {"model": "qwen3.6-27b", "engine": "vllm", "max_model_len": 131072}
+    found = decided(["RTX 3090"] * 3, {"model": "gemma-4-12b"}, long)
+    assert [cards(each) for each in found] == [[0], [1, 2]]
+
+
+def test_a_named_card_is_its_services_own():
+    found = decided(
+        ["RTX 3090"] * 2, {"model": "gemma-4-12b"}, {"model": "llama-3.1-8b", "gpus": 0}
+    )
+    assert [cards(each) for each in found] == [[1], [0]]
+
+
+def test_a_service_beyond_the_cards_is_refused_and_the_others_stand():
+    small = {"model": "qwen3-0.6b"}
+    found = decided(["RTX 3090"], small, small)
+    assert sorted(isinstance(each, Refusal) for each in found) == [False, True]
+
+
+def test_a_service_that_shares_plans_on_what_the_others_leave():
+    small = {"model": "qwen3-0.6b", "engine": "llama.cpp"}
+    (alone,) = decided(["A100 80GB"], small)
+    big = {"model": "gemma-4-12b", "engine": "llama.cpp", "max_num_seqs": 1}
+    first, second = decided(["A100 80GB"], big, {**small, "share_gpus": True})
+    assert cards(first) == cards(second) == [0]
+    left = alone.memory.available_bytes - second.memory.available_bytes
+    assert first.memory.needed_bytes <= left < first.memory.needed_bytes + 2**29
+
+
+def test_two_services_on_the_cpu_share_its_ram():
+    small = {"model": "smollm2", "gpus": "none"}
+    first, second = decided("none", small, small, memory_gib=16)
+    assert second.memory.available_bytes < first.memory.available_bytes
+
+
+@pytest.mark.parametrize(
+    ("second", "fault"),
+    [
+        ({"service": "s0"}, "service: 's0' stands for two services"),
+        ({"port": 8080}, "port: 8080 stands for two services"),
+        ({"gpus": [0]}, "s1 and s0 both name GPU 0"),
+    ],
+)
+def test_what_two_services_cannot_both_have_is_bad_input(second, fault):
+    with pytest.raises(WantError, match=fault):
+        decided(["RTX 3090"] * 2, {"gpus": [0]}, second)
