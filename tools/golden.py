@@ -23,37 +23,48 @@ from gpuwright.load import load_matrix
 from gpuwright.plan import MemoryPlan, Plan, Rejection
 from gpuwright.refusals import GIB, Refusal
 from gpuwright.selection import decide
+from gpuwright.sketch import read_sketch
+from gpuwright.strict import read_yaml
 from gpuwright.want import Want
 
 TESTS = Path(__file__).parent.parent / "tests"
 HOSTS = TESTS / "hosts"
 PLANS = TESTS / "plans"
+RIG_FILES = ("document.json", "sketch.yaml")
 CLI_PAGE = TESTS.parent / "docs" / "cli.md"
 _ANSWERED = re.compile(r"```console\n\$ (gpuwright [^\n]+)\n[^$].*?```\n", re.DOTALL)
-UNASKED = ("a card is there:", "runs here, and")
-"""How reasons begin that say the same on every rig: they are left out."""
+UNSAID = ("a card is there:", "runs here, and", "memory arithmetic that is known to be right")
+"""Parts of reasons that say the same on every rig: they are left out."""
 
 WANTS: dict[str, dict[str, Any]] = {
     "auto": {},
-    "smollm2": {"model": "smollm2"},
     "llama-3.1-8b": {"model": "Llama-3.1-8B-Instruct"},
     "qwen3.6-27b": {"model": "Qwen3.6-27B"},
     "qwen3.6-35b-a3b": {"model": "Qwen3.6-35B-A3B"},
     "gemma-4-26b": {"model": "gemma-4-26B-A4B-it"},
     "glm-4.7-flash": {"model": "GLM-4.7-Flash"},
     "gpt-oss-120b": {"model": "gpt-oss-120b"},
+    "smollm2": {"model": "smollm2"},
     "qwen3.6-27b-for-throughput": {"model": "qwen3.6-27b", "workload": "throughput"},
     "smollm2-on-cpu": {"model": "smollm2", "gpus": "none"},
 }
+OF_EVERY_RIG = tuple(WANTS)[:7]
 
 
 def rigs() -> list[str]:
-    return sorted(path.parent.name for path in HOSTS.glob("*/document.json"))
+    return sorted(path.parent.name for path in HOSTS.glob("*/*") if path.name in RIG_FILES)
 
 
 def document(rig: str) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads((HOSTS / rig / "document.json").read_text(encoding="utf-8"))
-    return data
+    """The node document of a rig, also of one that is sketched."""
+    path = HOSTS / rig / "document.json"
+    if path.exists():
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return data
+    faults: list[str] = []
+    sketch = read_yaml(HOSTS / rig / "sketch.yaml", rig, faults)
+    assert not faults, faults
+    return read_sketch(sketch, load_matrix())[0]
 
 
 def decision(rig: str, want: str) -> Plan | Refusal:
@@ -74,7 +85,12 @@ def golden(rig: str, want: str) -> str:
 
 
 def golden_file(rig: str) -> str:
-    return "\n".join(golden(rig, want) for want in WANTS)
+    return "\n".join(golden(rig, want) for want in wants_of(rig))
+
+
+def wants_of(rig: str) -> list[str]:
+    """Names of the wants that a rig is asked: of a sketch only those of `OF_EVERY_RIG`."""
+    return list(WANTS) if (HOSTS / rig / "document.json").exists() else list(OF_EVERY_RIG)
 
 
 def path_of(rig: str) -> Path:
@@ -123,11 +139,11 @@ def _memory(memory: MemoryPlan) -> str:
 
 
 def _rivals(rejections: Iterable[Rejection]) -> dict[str, str]:
-    """One line for each release and build that says more than that nobody asked for it."""
-    asked = [each for each in rejections if not each.reason.startswith(UNASKED)]
+    """One line for each release and build whose reason tells something of the rig."""
+    telling = [each for each in rejections if not any(part in each.reason for part in UNSAID)]
     return {
         name: f"{each.candidate.removeprefix(name).removeprefix(', ')}: {each.reason}".lstrip(": ")
-        for name, each in rivals(asked).items()
+        for name, each in rivals(telling).items()
     }
 
 

@@ -14,7 +14,7 @@ MIB = 2**20
 @pytest.mark.parametrize("rig", rigs())
 def test_every_rig_is_a_host(rig):
     host = Host.from_document(document(rig))
-    assert host.architecture == "x86_64"
+    assert host.architecture == ("aarch64" if rig == "gb10" else "x86_64")
     assert host.has_card is (rig != "cpu-debian12")
 
 
