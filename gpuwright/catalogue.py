@@ -11,6 +11,7 @@ from gpuwright.attention_rows import AttentionBackendRow
 from gpuwright.engine_rows import ReleaseRow
 from gpuwright.feature_rows import FeatureRow
 from gpuwright.gpu_names import GpuIndex, index_gpus
+from gpuwright.memory.terms import TermsRow
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.refusals import WantError
 from gpuwright.rows import (
@@ -22,6 +23,7 @@ from gpuwright.rows import (
     QuantizationRow,
     WorkloadRow,
 )
+from gpuwright.versions import within
 
 if TYPE_CHECKING:
     from gpuwright.host import Gpu, Host
@@ -72,6 +74,7 @@ class Matrix:
     cuda: tuple[CudaRow, ...]
     kv_cache_dtypes: tuple[KvCacheDtypeRow, ...]
     quantizations: tuple[QuantizationRow, ...]
+    memory_terms: tuple[TermsRow, ...]
     releases: tuple[ReleaseRow, ...]
     attention_backends: tuple[AttentionBackendRow, ...]
     features: tuple[FeatureRow, ...]
@@ -119,6 +122,18 @@ class Matrix:
 
     def kv_cache_dtype(self, dtype: str) -> KvCacheDtypeRow:
         return next(row for row in self.kv_cache_dtypes if row.id == dtype)
+
+    def terms(self, release: ReleaseRow) -> TermsRow | None:
+        """What the release takes beside weights and cache; None where its model needs no row."""
+        return next(
+            (
+                row
+                for row in self.memory_terms
+                if row.memory_model is release.memory_model
+                and within(release.release, row.releases)
+            ),
+            None,
+        )
 
     def quantization(self, name: str) -> QuantizationRow:
         return next(row for row in self.quantizations if row.id == name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from gpuwright.catalogue import Matrix, Named
+from gpuwright.engine_rows import MemoryModel
 from gpuwright.gpu_names import normalized
 from gpuwright.model_rows import Role
 from gpuwright.rows import GpuRow, HazardRow
@@ -12,6 +13,10 @@ from gpuwright.versions import check_range, parse_version
 
 HAZARD_PARAMETERS = frozenset({"prefix_caching", "eager", "custom_all_reduce", "nccl_peer_access"})
 """Plan parameters that a hazard may set: those that launch.py turns into flags."""
+
+
+MEASURED = frozenset(MemoryModel) - {MemoryModel.LLAMA_CPP, MemoryModel.UNKNOWN}
+"""Models that need measured terms."""
 
 
 def cross_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
@@ -29,6 +34,9 @@ def cross_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
     for rows in (matrix.cuda, matrix.attention_backends, matrix.hazards, matrix.distros):
         yield from _twice("id", [row.id for row in rows])
     yield from _twice("release", [f"{row.engine} {row.release}" for row in matrix.releases])
+    yield from _twice("id", [row.id for row in matrix.memory_terms])
+    for terms in matrix.memory_terms:
+        yield from _range(f"{labels[id(terms)]}.releases", terms.releases)
     yield from _release_faults(matrix, labels)
     yield from _backend_faults(matrix, labels)
     yield from _model_faults(matrix, labels)
@@ -88,6 +96,8 @@ def _release_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
         backends = [row.backend for row in matrix.backends(release.engine)]
         yield from _version(f"{path}.release", release.release)
         yield from _dangling(f"{path}.kv_cache_dtypes", release.kv_cache_dtypes, dtypes)
+        if release.memory_model in MEASURED and matrix.terms(release) is None:
+            yield f"{path}.memory_model: no row of memory_terms.yaml covers this release"
         for index, rule in enumerate(release.auto_order):
             yield from _dangling(f"{path}.auto_order[{index}].order", rule.order, backends)
             yield from _range(f"{path}.auto_order[{index}].capabilities", rule.capabilities)

@@ -15,6 +15,9 @@ class MemoryModel(StrEnum):
     VLLM = "vllm"
     SGLANG = "sglang"
     LLAMA_CPP = "llama.cpp"
+    COARSE = "coarse"
+    """Nobody printed the engine's own arithmetic: upper ends of what others take."""
+    COARSE_EXPERTS_IN_RAM = "coarse-experts-in-ram"
     UNKNOWN = "unknown"
 
 

@@ -14,7 +14,7 @@ from gpuwright.feature_rows import FeatureSupport
 from gpuwright.features import excluded, support_of
 from gpuwright.hazards import hazards_of
 from gpuwright.host import Gpu
-from gpuwright.memory import llama_cpp, sglang, vllm
+from gpuwright.memory import coarse, llama_cpp, sglang, vllm
 from gpuwright.memory.request import Fit, MemoryRequest
 from gpuwright.model_rows import LayerKind
 from gpuwright.refusals import Hazardous, Needs, OutOfMemory, Reason
@@ -29,10 +29,12 @@ from gpuwright.site import (
 )
 from gpuwright.versions import at_least
 
-_FITS: dict[MemoryModel, Callable[[MemoryRequest], Fit | OutOfMemory]] = {
+_FITS: dict[MemoryModel, Callable[[MemoryRequest], Fit | Reason]] = {
     MemoryModel.VLLM: vllm.fit,
     MemoryModel.SGLANG: sglang.fit,
     MemoryModel.LLAMA_CPP: llama_cpp.fit,
+    MemoryModel.COARSE: coarse.fit,
+    MemoryModel.COARSE_EXPERTS_IN_RAM: coarse.fit_with_experts_in_ram,
 }
 MAX_SLOTS = 4
 """llama.cpp gives every slot its whole context, so few of them."""
@@ -379,6 +381,8 @@ def _memory_request(
     return MemoryRequest(
         architecture=model.architecture,
         kv=kv,
+        terms=site.matrix.terms(combination.release),
+        engine=combination.release.engine,
         weights_bytes=weights,
         host_bytes=combination.checkpoint.host_bytes,
         ram_bytes=host.memory_total_bytes or 0,

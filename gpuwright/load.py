@@ -13,6 +13,7 @@ from gpuwright.catalogue import Matrix
 from gpuwright.crosscheck import cross_faults
 from gpuwright.engine_rows import ReleaseRow
 from gpuwright.feature_rows import FeatureRow
+from gpuwright.memory.terms import TermsRow
 from gpuwright.model_rows import ModelRow
 from gpuwright.refusals import MatrixError, WantError
 from gpuwright.rows import (
@@ -33,6 +34,7 @@ FILES: dict[str, type] = {
     "cuda": CudaRow,
     "kv_cache_dtypes": KvCacheDtypeRow,
     "quantizations": QuantizationRow,
+    "memory_terms": TermsRow,
     "attention_backends": AttentionBackendRow,
     "features": FeatureRow,
     "models": ModelRow,

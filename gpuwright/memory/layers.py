@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from gpuwright.model_rows import LayerGroup, LayerKind
+from dataclasses import replace
+
+from gpuwright.architecture import Architecture, LayerGroup, LayerKind
 from gpuwright.rows import KvCacheDtypeRow
+
+UNQUANTIZED_BYTES = 64
+"""Bytes of 32 elements of 16 bits."""
 
 
 def heads_per_device(heads: int, tensor_parallel_size: int) -> int:
@@ -33,3 +38,50 @@ def linear_state_bytes(
     convolution *= group.head_size
     matrix = value_heads * group.head_size * group.head_size * state_bytes
     return matrix + (group.convolution - 1 + draft_tokens) * convolution * 2
+
+
+def sequence_state_bytes(
+    architecture: Architecture,
+    tensor_parallel_size: int,
+    *,
+    state_bytes: int = 4,
+    draft_tokens: int = 0,
+) -> int:
+    """States of one sequence in all linear-attention layers, on one device; 0 without any."""
+    return sum(
+        linear_state_bytes(
+            group, tensor_parallel_size, state_bytes=state_bytes, draft_tokens=draft_tokens
+        )
+        * group.layers
+        for group in architecture.of(LayerKind.LINEAR)
+    )
+
+
+def unquantized(kv: KvCacheDtypeRow) -> KvCacheDtypeRow:
+    """The element type of 16 bits that some layers keep beside `kv`."""
+    return replace(kv, bytes_per_32_elements=UNQUANTIZED_BYTES, scale_bytes_per_head=0)
+
+
+def unquantized_layers(architecture: Architecture, kv: KvCacheDtypeRow) -> int:
+    """Layers that keep 16 bits whatever the cache's element type."""
+    return 0 if architecture.of(LayerKind.LINEAR) else kv.unquantized_layers
+
+
+def growing_bytes_per_token(
+    architecture: Architecture,
+    kv: KvCacheDtypeRow,
+    tensor_parallel_size: int,
+    *,
+    own_draft: bool = False,
+    drafter: tuple[LayerGroup, ...] = (),
+) -> int:
+    """By which a longer context grows the cache on one device, draft layers included."""
+    total, more = 0, architecture.mtp_layers if own_draft else 0
+    plain = unquantized_layers(architecture, kv)
+    for group in (*architecture.groups, *drafter):
+        if group.kind in (LayerKind.FULL, LayerKind.MLA):
+            each = kv_bytes_per_token(group, kv, tensor_parallel_size)
+            whole = kv_bytes_per_token(group, unquantized(kv), tensor_parallel_size)
+            total += each * (group.layers + more - plain) + whole * plain
+            more = plain = 0
+    return total

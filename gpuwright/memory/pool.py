@@ -11,8 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil
 
-from gpuwright.memory.layers import heads_per_device, kv_bytes_per_token, linear_state_bytes
-from gpuwright.model_rows import Architecture, LayerGroup, LayerKind
+from gpuwright.architecture import Architecture, LayerGroup, LayerKind, MeasuredCache
+from gpuwright.memory.layers import (
+    heads_per_device,
+    kv_bytes_per_token,
+    linear_state_bytes,
+    unquantized,
+    unquantized_layers,
+)
 from gpuwright.rows import KvCacheDtypeRow
 
 CUDA_BLOCK_MULTIPLE = 16
@@ -94,68 +100,104 @@ def pool(
     does; the engine itself keeps it short and pads the page.
     """
     size = tensor_parallel_size
-    layers = _layers_by_type(architecture, size, draft_tokens, tuple(drafter))
-    linear = [group for group in layers if group.kind is LayerKind.LINEAR]
-    cached = {g: kv_bytes_per_token(g, kv, 1) for g in layers if g.kind is not LayerKind.LINEAR}
+    linear = architecture.of(LayerKind.LINEAR)
+    layers = _cached_layers(architecture, kv, size, draft_tokens, tuple(drafter))
     kept = in_flight_batches * max_num_batched_tokens - 1
-    if not linear and _uniform(cached):
-        group = next(iter(cached))
-        table = Table(block_tokens=multiple, count=1, kept_tokens=_kept(group, kept))
-        per_token = sum(cached[group] * layers[group] for group in cached)
-        return Pool(block_tokens=multiple, block_bytes=multiple * per_token, tables=(table,))
+    if not linear and len({_window(group) for group, _ in layers}) == 1:
+        (window,) = {_window(group) for group, _ in layers}
+        block_tokens = multiple
+        if kv.unquantized_layers:
+            sizes = [per_token for _, per_token in layers]
+            block_tokens *= ceil(max(sizes) / min(sizes))
+        per_token = sum(each * count for (_, each), count in layers.items())
+        table = Table(block_tokens=block_tokens, count=1, kept_tokens=window and window + kept)
+        return Pool(
+            block_tokens=block_tokens, block_bytes=block_tokens * per_token, tables=(table,)
+        )
     block_tokens = multiple
     if linear:
-        grower = next(group for group in cached if group.kind is not LayerKind.SLIDING)
-        if grower.kind is LayerKind.MLA:
+        grower = next(key for key in layers if key[0].kind is not LayerKind.SLIDING)
+        if grower[0].kind is LayerKind.MLA:
             multiple = max(multiple, LATENT_HYBRID_MULTIPLE)
         state = max(
             linear_state_bytes(group, size, state_bytes=state_bytes, draft_tokens=draft_tokens)
             for group in linear
         )
-        block_tokens = multiple * ceil(state / (multiple * cached[grower]))
-    page = block_tokens * max(cached.values())
-    together = _layers_together(layers.values())
+        block_tokens = multiple * ceil(state / (multiple * grower[1]))
+    page = block_tokens * max(per_token for _, per_token in layers)
+    together = _layers_together([*layers.values(), *(group.layers for group in linear)])
     tables = []
-    for group, per_token in cached.items():
+    for (group, per_token), count in layers.items():
         fitting = block_tokens
         if page % (block_tokens * per_token) == 0 or fill_pages:
             fitting = page // per_token // multiple * multiple
-        count = ceil(layers[group] / together)
-        tables.append(Table(block_tokens=fitting, count=count, kept_tokens=_kept(group, kept)))
+        window = _window(group)
+        tables.append(
+            Table(
+                block_tokens=fitting,
+                count=ceil(count / together),
+                kept_tokens=window and window + kept,
+            )
+        )
     states = (2 if prefix_caching else 1) + draft_tokens
     return Pool(
         block_tokens=block_tokens,
         block_bytes=page * together,
         tables=tuple(tables),
-        state_blocks=sum(ceil(layers[group] / together) for group in linear) * states,
+        state_blocks=sum(ceil(group.layers / together) for group in linear) * states,
     )
 
 
-def _layers_by_type(
-    architecture: Architecture, size: int, draft_tokens: int, drafter: tuple[LayerGroup, ...]
-) -> Counter[LayerGroup]:
-    """Layers of each type, with the heads of one device: those alike count together."""
-    counts: Counter[LayerGroup] = Counter()
+def measured_pool(
+    architecture: Architecture, kv: KvCacheDtypeRow, engine: str
+) -> tuple[Pool, MeasuredCache] | None:
+    """A cache that no formula gives, as the engine was seen to fill it: a pool of single bytes.
+
+    Every device keeps the whole of it, so what one was seen to keep holds for any number of them.
+    None where nobody has measured it under `engine` in this element type.
+    """
+    for cache in architecture.measured_caches:
+        if cache.engine == engine and kv.id in cache.kv_cache_dtypes:
+            share = cache.tensor_parallel_size
+            table = Table(block_tokens=1, count=ceil(cache.bytes_per_token / share))
+            sequence = ceil(cache.bytes_per_sequence / share)
+            found = Pool(block_tokens=1, block_bytes=1, tables=(table,), state_blocks=sequence)
+            return found, cache
+    return None
+
+
+def _cached_layers(
+    architecture: Architecture,
+    kv: KvCacheDtypeRow,
+    size: int,
+    draft_tokens: int,
+    drafter: tuple[LayerGroup, ...],
+) -> Counter[tuple[LayerGroup, int]]:
+    """Layers with a cache by type and bytes per token: those that the engine takes for alike count
+    together."""
+    counts: Counter[tuple[LayerGroup, int]] = Counter()
     own = architecture.mtp_layers if draft_tokens and not drafter else 0
+    plain = unquantized_layers(architecture, kv)
     for group in (*architecture.groups, *drafter):
+        if group.kind is LayerKind.LINEAR:
+            continue
         more = 0
-        if own and group.kind in (LayerKind.FULL, LayerKind.MLA):
+        if group.kind is not LayerKind.SLIDING:
             more, own = own, 0
-        alike = replace(group, layers=1, kv_heads=heads_per_device(group.kv_heads, size))
-        counts[alike] += group.layers + more
+        heads = heads_per_device(group.kv_heads, size)
+        alike = replace(group, layers=1, kv_heads=heads)
+        counts[alike, kv_bytes_per_token(alike, kv, 1)] += group.layers + more - plain
+        if plain:
+            counts[alike, kv_bytes_per_token(alike, unquantized(kv), 1)] += plain
+            plain = 0
     return counts
 
 
-def _uniform(cached: Iterable[LayerGroup]) -> bool:
-    """Whether all layers keep the same tokens, so that one table serves them all."""
-    return len({group.window if group.kind is LayerKind.SLIDING else 0 for group in cached}) == 1
+def _window(group: LayerGroup) -> int | None:
+    return group.window if group.kind is LayerKind.SLIDING else None
 
 
-def _kept(group: LayerGroup, more: int) -> int | None:
-    return group.window + more if group.kind is LayerKind.SLIDING else None
-
-
-def _layers_together(counts: Iterable[int]) -> int:
+def _layers_together(counts: list[int]) -> int:
     """Layers that share a table: the fewest of a type, or the most where these are hardly more."""
-    fewest, most = min(counts := list(counts)), max(counts)
+    fewest, most = min(counts), max(counts)
     return most if most < fewest * 1.5 else fewest

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuwright.model_rows import Architecture
+from gpuwright.architecture import Architecture, LayerGroup
+from gpuwright.memory.terms import TermsRow
 from gpuwright.plan import MemoryPlan
-from gpuwright.refusals import OutOfMemory
 from gpuwright.rows import KvCacheDtypeRow
 
 GIB = 2**30
 MIB = 2**20
+SPARE_PERCENT = 2
+"""A cache that is not so much larger than one whole request starts or fails by chance."""
 TIGHT_SHARE = 0.06
 """A plan that leaves less than this share of its device says so."""
 _STEPS = (1, 1.5)
@@ -30,6 +32,15 @@ class DeviceMemory:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class DraftMemory:
+    """A drafter beside the model: its weights, and its layers' cache."""
+
+    weights_bytes: int
+    groups: tuple[LayerGroup, ...] | None = ()
+    """Layers that keep a cache of their own; None where nobody has read them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryRequest:
     """`max_model_len` and `max_num_seqs` are pins, or None for the largest that fits."""
 
@@ -37,16 +48,40 @@ class MemoryRequest:
     kv: KvCacheDtypeRow
     weights_bytes: int
     devices: tuple[DeviceMemory, ...]
+    """The first is the main one, where an engine gives one more to do than the others."""
     on_gpu: bool
     model_context_tokens: int
     target_context_tokens: int
     target_num_seqs: int
     max_num_batched_tokens: int
+    terms: TermsRow | None = None
+    """The engine's measured terms; llama.cpp needs none."""
+    engine: str = ""
+    """Whose measured caches count, for a model that no formula covers."""
     ram_bytes: int = 0
     """The node's RAM, for what stays beside the cards."""
     host_bytes: int = 0
+    """Part of the weights that llama.cpp keeps in RAM even with every layer on a card."""
     max_model_len: int | None = None
     max_num_seqs: int | None = None
+    share: float | None = None
+    """Share of each card that the engine is given, pinned."""
+    draft_tokens: int = 0
+    """Tokens drafted at a time: by `draft`, or else by the model's own layers."""
+    draft: DraftMemory | None = None
+    prefix_caching: bool = True
+    state_bytes: int = 4
+    """Bytes of an element of a linear-attention state."""
+    vision: bool = False
+    """Images are profiled or encoded."""
+    projector_bytes: int = 0
+    """A separate image encoder's weights."""
+    offload: bool = False
+    """Experts may stay in RAM where the cards do not hold them."""
+    expert_bytes: int = 0
+    """Part of the weights that is routed experts."""
+    ram_available_bytes: int = 0
+    """What of the RAM such a part may take."""
 
     @property
     def tensor_parallel_size(self) -> int:
@@ -55,6 +90,10 @@ class MemoryRequest:
     @property
     def smallest(self) -> DeviceMemory:
         return min(self.devices, key=lambda device: device.available_bytes)
+
+    @property
+    def sequences(self) -> int:
+        return self.max_num_seqs or self.target_num_seqs
 
     def contexts(self) -> Iterator[int]:
         """Contexts to try, largest first: the pin alone, or the model's own and coarse steps.
@@ -75,20 +114,45 @@ class MemoryRequest:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Figures:
+    """A plan in numbers, each of one device; None where a figure has no meaning for the engine."""
+
+    weights_bytes: int
+    kv_cache_bytes: int
+    reserve_bytes: int
+    """What is kept free of all of it: workspace that no profile sees, and what is left."""
+    kv_cache_tokens: int | None = None
+    max_concurrency: float | None = None
+    """Requests of full length that the cache holds at once."""
+    block_tokens: int | None = None
+    num_blocks: int | None = None
+    bytes_per_token: int | None = None
+    """By which a longer context grows."""
+    state_bytes_per_sequence: int | None = None
+    """Linear-attention states of one request."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Fit:
     """A memory plan that holds, with the context and the requests it holds for."""
 
     memory: MemoryPlan
     max_model_len: int
     max_num_seqs: int
+    figures: Figures
     parameters: dict[str, Any] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
+def comfort_bytes(available_bytes: int) -> int:
+    """What a device had better keep free: 6 %, and 1 GiB at least."""
+    return max(int(available_bytes * TIGHT_SHARE), GIB)
+
+
 def tight(memory: MemoryPlan) -> tuple[str, ...]:
     """A warning where less than 6 % or 1 GiB of the device stays free."""
-    floor = max(int(memory.available_bytes * TIGHT_SHARE), GIB)
+    floor = comfort_bytes(memory.available_bytes)
     if memory.margin_bytes >= floor:
         return ()
     return (
@@ -97,18 +161,6 @@ def tight(memory: MemoryPlan) -> tuple[str, ...]:
     )
 
 
-def largest(
-    request: MemoryRequest, attempt: Callable[[int], Fit | OutOfMemory]
-) -> Fit | OutOfMemory:
-    """The first context of `request` that `attempt` fits, or why not even the smallest does.
-
-    For a context that is pinned and does not fit, the answer names the largest that would.
-    """
-    shortage: OutOfMemory | None = None
-    for tokens in request.contexts():
-        answer = attempt(tokens)
-        if isinstance(answer, Fit):
-            return answer
-        shortage = answer
-    assert shortage is not None
-    return shortage
+def spared(count: int) -> int:
+    """`count` with the spare that is asked beyond it."""
+    return count * (100 + SPARE_PERCENT) // 100

@@ -6,31 +6,49 @@ comparable with vLLM's figure of a similar name.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import ceil
 
-from gpuwright.memory.layers import kv_bytes_per_token, linear_state_bytes
-from gpuwright.memory.request import GIB, Fit, MemoryRequest, largest, tight
-from gpuwright.memory.vllm import activation_bytes, runtime_bytes, workspace_bytes
-from gpuwright.model_rows import Architecture, LayerKind
+from gpuwright.architecture import Architecture, LayerGroup, LayerKind
+from gpuwright.memory.layers import (
+    growing_bytes_per_token,
+    kv_bytes_per_token,
+    sequence_state_bytes,
+)
+from gpuwright.memory.request import (
+    SPARE_PERCENT,
+    Figures,
+    Fit,
+    MemoryRequest,
+    comfort_bytes,
+    spared,
+    tight,
+)
+from gpuwright.memory.vllm import prompt_workspace_bytes
 from gpuwright.plan import MemoryPlan, MemoryTerm
-from gpuwright.refusals import OutOfMemory
+from gpuwright.refusals import Needs, OutOfMemory, Reason
 from gpuwright.rows import KvCacheDtypeRow
 
-MAX_SHARE = 90
-GRAPH_BYTES = 5 * GIB
-"""CUDA graphs at the engine's defaults, as measured on a card of 32 GB."""
 
-
-def token_bytes(architecture: Architecture, kv: KvCacheDtypeRow, tensor_parallel_size: int) -> int:
+def token_bytes(
+    architecture: Architecture,
+    kv: KvCacheDtypeRow,
+    tensor_parallel_size: int,
+    *,
+    own_draft: bool = False,
+    drafter: tuple[LayerGroup, ...] = (),
+) -> int:
     """Cache of one token over all layers, on one device.
 
     Sliding-window layers count in full: how its window pool divides is not known to us, and this
     is the upper bound.
     """
-    return sum(
+    return growing_bytes_per_token(
+        architecture, kv, tensor_parallel_size, own_draft=own_draft, drafter=drafter
+    ) + sum(
         kv_bytes_per_token(group, kv, tensor_parallel_size) * group.layers
-        for group in architecture.groups
-        if group.kind is not LayerKind.LINEAR
+        for group in (*architecture.groups, *drafter)
+        if group.kind is LayerKind.SLIDING
     )
 
 
@@ -39,65 +57,113 @@ def pool_bytes(*, free_after_weights: int, total: int, static_share: float) -> i
     return int(free_after_weights - total * (1 - static_share))
 
 
-def fit(request: MemoryRequest) -> Fit | OutOfMemory:
+def fit(request: MemoryRequest) -> Fit | Reason:
     """The plan of `request` under SGLang, on CUDA devices of equal role."""
-    size, device = request.tensor_parallel_size, request.smallest
-    sequences = request.max_num_seqs or request.target_num_seqs
-    batch = request.max_num_batched_tokens
+    size, device, terms = request.tensor_parallel_size, request.smallest, request.terms
+    assert terms is not None
+    if request.architecture.measured_caches:
+        return Needs(
+            subject="cache under sglang", needed="a formula or a measured one", found="neither"
+        )
+    sequences, batch = request.sequences, request.max_num_batched_tokens
+    drafter = request.draft
     weights = ceil(request.weights_bytes / size)
-    workspace = activation_bytes(batch) + GRAPH_BYTES + runtime_bytes(size)
-    workspace += workspace_bytes(request.architecture, batch)
-    share = min(MAX_SHARE, (device.total_bytes - workspace) * 100 // max(1, device.total_bytes))
-    states = sum(
-        linear_state_bytes(group, size) * group.layers * (sequences + 1)
-        for group in request.architecture.of(LayerKind.LINEAR)
+    beside = ceil(drafter.weights_bytes / size) if drafter is not None else 0
+    workspace = (
+        terms.activation_bytes(batch, vision=request.vision)
+        + terms.graph_bytes(sequences, drafter=drafter is not None)
+        + terms.runtime_bytes(size)
+        + prompt_workspace_bytes(request)
     )
-    pool = pool_bytes(
-        free_after_weights=device.available_bytes - weights,
-        total=device.total_bytes,
-        static_share=share / 100,
+    state = sequence_state_bytes(
+        request.architecture,
+        size,
+        state_bytes=request.state_bytes,
+        draft_tokens=request.draft_tokens,
     )
-    pool -= states
-    per_token = token_bytes(request.architecture, request.kv, size)
-    outside = device.total_bytes * (100 - share) // 100
-
-    def attempt(tokens: int) -> Fit | OutOfMemory:
-        if pool < per_token * tokens * 51 // 50:
-            room = max(0, pool) * 50 // 51 // per_token // 256 * 256
-            return OutOfMemory(
-                where=device.name,
-                needed_bytes=weights + states + outside + per_token * tokens * 51 // 50,
-                available_bytes=device.available_bytes,
-                others_bytes=device.others_bytes,
-                what=f"weights, workspace and one request of {tokens:,} tokens",
-                largest_context_tokens=room or None,
-            )
-        terms = [
-            MemoryTerm(name="weights", bytes=weights, note=f"over {size}"),
-            MemoryTerm(
-                name="KV cache",
-                bytes=pool // per_token * per_token,
-                note=f"{pool // per_token:,} tokens in {request.kv.id}",
-            ),
-            MemoryTerm(name="workspace", bytes=workspace, note="activations, graphs, runtime"),
-        ]
-        if states:
-            terms.append(
-                MemoryTerm(name="linear states", bytes=states, note=f"{sequences + 1} slots")
-            )
-        memory = MemoryPlan(
-            where=device.name, available_bytes=device.available_bytes, terms=tuple(terms)
+    states = state * (sequences + 1)
+    per_token = token_bytes(
+        request.architecture,
+        request.kv,
+        size,
+        own_draft=request.draft_tokens > 0 and drafter is None,
+        drafter=(drafter.groups or ()) if drafter is not None else (),
+    )
+    free = device.available_bytes - weights - beside
+    unread = drafter is not None and drafter.groups is None
+    lost = terms.unread_drafter_percent if unread else 0
+    contexts = list(request.contexts())
+    target = min(request.target_context_tokens, contexts[0])
+    for percent in _shares(request, workspace):
+        pool = pool_bytes(
+            free_after_weights=free, total=device.total_bytes, static_share=percent / 100
         )
-        return Fit(
-            memory=memory,
-            max_model_len=tokens,
-            max_num_seqs=sequences,
-            parameters={
-                "mem_fraction_static": f"{share / 100:.2f}",
-                "chunked_prefill_tokens": batch,
-                "linear_state_slots": sequences + 1 if states else 0,
-            },
-            warnings=tight(memory),
+        pool -= states
+        pool -= max(0, pool) * lost // 100
+        fitting = (each for each in contexts if pool >= spared(per_token * each))
+        tokens = next(fitting, 0)
+        if tokens >= target:
+            break
+        if request.max_model_len is None:
+            # What is tight is filled for the workload's context, never for more than that.
+            contexts = [each for each in contexts if each <= target]
+    if not tokens:
+        least = contexts[-1]
+        outside = device.total_bytes * (100 - percent) // 100
+        return OutOfMemory(
+            where=device.name,
+            needed_bytes=weights + beside + states + outside + spared(per_token * least),
+            available_bytes=device.available_bytes,
+            others_bytes=device.others_bytes,
+            what=f"weights, workspace and one request of {least:,} tokens",
+            largest_context_tokens=max(0, pool) * 50 // 51 // per_token // 256 * 256 or None,
         )
+    cached = pool // per_token
+    found = [
+        MemoryTerm(name="weights", bytes=weights, note=f"over {size}"),
+        MemoryTerm(
+            name="KV cache",
+            bytes=cached * per_token,
+            note=f"{cached:,} tokens in {request.kv.id}",
+        ),
+        MemoryTerm(name="workspace", bytes=workspace, note="activations, graphs, runtime"),
+    ]
+    if beside:
+        found.insert(1, MemoryTerm(name="drafter", bytes=beside, note=f"over {size}"))
+    if states:
+        found.append(MemoryTerm(name="linear states", bytes=states, note=f"{sequences + 1} slots"))
+    memory = MemoryPlan(
+        where=device.name, available_bytes=device.available_bytes, terms=tuple(found)
+    )
+    return Fit(
+        memory=memory,
+        max_model_len=tokens,
+        max_num_seqs=sequences,
+        figures=Figures(
+            weights_bytes=weights,
+            kv_cache_bytes=cached * per_token,
+            reserve_bytes=memory.margin_bytes,
+            kv_cache_tokens=cached,
+            max_concurrency=cached / tokens,
+            bytes_per_token=per_token,
+            state_bytes_per_sequence=state,
+        ),
+        parameters={
+            "mem_fraction_static": f"{percent / 100:.2f}",
+            "chunked_prefill_tokens": batch,
+            "linear_state_slots": sequences + 1 if states else 0,
+        },
+        warnings=tight(memory),
+    )
 
-    return largest(request, attempt)
+
+def _shares(request: MemoryRequest, workspace: int) -> Iterator[int]:
+    """Percents of the card for weights and cache: comfortable beside the workspace, then tight."""
+    assert request.terms is not None
+    if request.share is not None:
+        yield int(request.share * 100 + 0.5)
+        return
+    total = request.smallest.total_bytes
+    for spare in (comfort_bytes(total), total * SPARE_PERCENT // 100):
+        share = (total - workspace - spare) * 100 // max(1, total)
+        yield min(request.terms.max_share_percent, share)

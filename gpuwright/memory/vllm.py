@@ -1,133 +1,209 @@
-"""vLLM: a pool of blocks that takes what its share of the card leaves, exact to the token.
+"""vLLM: a pool of blocks that takes what its share of the card leaves.
 
-The pool's arithmetic reproduces what the engine prints at start for full attention, sliding
-windows, linear-attention hybrids and latent attention. The terms beside it (activations, graphs,
-runtime) are measured, and rounded up.
+What the pool holds is exact; the terms beside it (activations, graphs, runtime) are measured, and
+rounded up.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
 from math import ceil
 
-from gpuwright.memory.pool import pool
-from gpuwright.memory.request import GIB, Fit, MemoryRequest, largest, tight
-from gpuwright.model_rows import Architecture, LayerKind
+from gpuwright.architecture import LayerKind
+from gpuwright.memory.layers import growing_bytes_per_token, sequence_state_bytes
+from gpuwright.memory.pool import Pool, measured_pool, pool
+from gpuwright.memory.request import SPARE_PERCENT, Figures, Fit, MemoryRequest, tight
 from gpuwright.plan import MemoryPlan, MemoryTerm
-from gpuwright.refusals import OutOfMemory
+from gpuwright.refusals import Needs, OutOfMemory, Reason
 
-MAX_SHARE = 92
-"""Percent of a card's total memory that the engine is given at most."""
-
-
-def runtime_bytes(tensor_parallel_size: int) -> int:
-    """CUDA context and communication buffers of one device: 0.35, 0.8 and 1.7 GiB measured."""
-    if tensor_parallel_size == 1:
-        return int(0.35 * GIB)
-    return int((0.8 if tensor_parallel_size <= 4 else 1.7) * GIB)
+COMFORT = 1.06
+"""Requests that the cache holds, below which a plan warns."""
 
 
-def activation_bytes(max_num_batched_tokens: int) -> int:
-    """Peak of one step: 1 GiB at 2048 tokens, 1.8 at 8192, 4.4 from 16384 on, straight between."""
-    points = ((2048, 1.0), (8192, 1.8), (16384, 4.4))
-    if max_num_batched_tokens <= points[0][0]:
-        return GIB
-    for (low, low_gib), (high, high_gib) in pairwise(points):
-        if max_num_batched_tokens <= high:
-            share = (max_num_batched_tokens - low) / (high - low)
-            return int((low_gib + share * (high_gib - low_gib)) * GIB)
-    return int(points[-1][1] * GIB)
-
-
-def graph_bytes(max_num_seqs: int) -> int:
-    """CUDA graphs: 0.3 GiB up to 16 sequences, growing to 5 GiB at 256 and more."""
-    if max_num_seqs <= 16:
-        return int(0.3 * GIB)
-    return int((0.3 + min(1.0, (max_num_seqs - 16) / 240) * 4.7) * GIB)
-
-
-def workspace_bytes(architecture: Architecture, max_num_batched_tokens: int) -> int:
-    """What linear-attention models take beyond the profiled budget while they read a prompt.
-
-    2.86 GiB was measured at a batch of 8192; it follows the batch.
-    """
-    if not architecture.of(LayerKind.LINEAR):
-        return 0
-    return max(GIB * 3 // 4, 3 * GIB * max_num_batched_tokens // 8192)
-
-
-def fit(request: MemoryRequest) -> Fit | OutOfMemory:
-    """The plan of `request` under vLLM, on CUDA devices of equal role."""
-    size, device = request.tensor_parallel_size, request.smallest
-    batch = request.max_num_batched_tokens
-    sequences = request.max_num_seqs or request.target_num_seqs
-    layout = pool(request.architecture, request.kv, size, max_num_batched_tokens=batch)
-    workspace = workspace_bytes(request.architecture, batch)
-    share = min(MAX_SHARE, (device.available_bytes - workspace) * 100 // max(1, device.total_bytes))
-    fixed = (
-        MemoryTerm(name="weights", bytes=ceil(request.weights_bytes / size), note=f"over {size}"),
-        MemoryTerm(name="runtime", bytes=runtime_bytes(size), note="CUDA context, measured"),
-        MemoryTerm(name="activations", bytes=activation_bytes(batch), note=f"{batch} per step"),
-        MemoryTerm(name="CUDA graphs", bytes=graph_bytes(sequences), note=f"{sequences} requests"),
+def layout(request: MemoryRequest) -> Pool | Reason:
+    """How `request`'s cache is shared out, or why nobody can say it."""
+    assert request.terms is not None
+    if request.architecture.measured_caches:
+        measured = measured_pool(request.architecture, request.kv, request.engine)
+        if measured is not None:
+            return measured[0]
+        seen = [
+            dtype
+            for cache in request.architecture.measured_caches
+            if cache.engine == request.engine
+            for dtype in cache.kv_cache_dtypes
+        ]
+        return Needs(
+            subject=f"cache under {request.engine}",
+            needed=f"one that was measured: {', '.join(seen) or 'none was'}",
+            found=request.kv.id,
+        )
+    drafter = request.draft.groups if request.draft is not None else ()
+    return pool(
+        request.architecture,
+        request.kv,
+        request.tensor_parallel_size,
+        max_num_batched_tokens=request.max_num_batched_tokens,
+        in_flight_batches=request.terms.in_flight_batches,
+        draft_tokens=request.draft_tokens,
+        drafter=drafter or (),
+        prefix_caching=request.prefix_caching,
+        state_bytes=request.state_bytes,
     )
-    pool_bytes = device.total_bytes * share // 100 - sum(term.bytes for term in fixed)
-    blocks = layout.blocks(pool_bytes)
 
-    def attempt(tokens: int) -> Fit | OutOfMemory:
-        need = layout.need(tokens)
-        # 2 % more than one full request: at the edge the same start succeeds or fails by chance.
-        if blocks * 50 < need * 51:
-            spent = sum(term.bytes for term in fixed) + workspace
-            return OutOfMemory(
-                where=device.name,
-                needed_bytes=spent + need * layout.block_bytes * 51 // 50,
-                # What is compared: the share of the card that the engine may fill.
-                available_bytes=min(
-                    device.available_bytes,
-                    max(0, device.total_bytes * share // 100 + workspace),
-                ),
-                others_bytes=device.others_bytes,
-                what=f"weights, workspace and one request of {tokens:,} tokens",
-                largest_context_tokens=layout.largest_context(blocks, spare_percent=2) // 256 * 256
-                or None,
-            )
-        # Every sequence keeps at least its state and one block of its context.
-        held = min(sequences, blocks // layout.need(1))
-        if request.max_num_seqs is not None and held < request.max_num_seqs:
-            return OutOfMemory(
-                where=device.name,
-                needed_bytes=request.max_num_seqs * layout.need(1) * layout.block_bytes,
-                available_bytes=blocks * layout.block_bytes,
-                what=f"the cache of {request.max_num_seqs} requests at their shortest",
-            )
-        requests = blocks / need
-        cache = MemoryTerm(
+
+def fixed_terms(request: MemoryRequest) -> tuple[MemoryTerm, ...]:
+    """What stands beside the pool inside the engine's share, on one device."""
+    terms, size, batch = request.terms, request.tensor_parallel_size, request.max_num_batched_tokens
+    assert terms is not None
+    weights = ceil(request.weights_bytes / size)
+    activations = terms.activation_bytes(batch, vision=request.vision)
+    found = [
+        MemoryTerm(name="weights", bytes=weights, note=f"over {size}"),
+        MemoryTerm(name="runtime", bytes=terms.runtime_bytes(size), note="CUDA context, measured"),
+        MemoryTerm(name="activations", bytes=activations, note=f"{batch} per step"),
+        graph_term(request),
+    ]
+    if request.draft is not None:
+        drafter = ceil(request.draft.weights_bytes / size)
+        found.insert(1, MemoryTerm(name="drafter", bytes=drafter, note=f"over {size}"))
+    return tuple(found)
+
+
+def graph_term(request: MemoryRequest) -> MemoryTerm:
+    assert request.terms is not None
+    graphs = request.terms.graph_bytes(request.sequences, drafter=request.draft is not None)
+    return MemoryTerm(name="CUDA graphs", bytes=graphs, note=f"{request.sequences} requests")
+
+
+def prompt_workspace_bytes(request: MemoryRequest) -> int:
+    """What linear-attention models take beyond the profiled budget while they read a prompt."""
+    if not request.architecture.of(LayerKind.LINEAR):
+        return 0
+    assert request.terms is not None
+    return request.terms.prompt_workspace_bytes(
+        request.max_num_batched_tokens, drafting=request.draft_tokens > 0
+    )
+
+
+def fit(request: MemoryRequest) -> Fit | Reason:
+    """The plan of `request` under vLLM, on CUDA devices of equal role."""
+    device, terms = request.smallest, request.terms
+    assert terms is not None
+    shared = layout(request)
+    if not isinstance(shared, Pool):
+        return shared
+    workspace, fixed = prompt_workspace_bytes(request), fixed_terms(request)
+    spent = sum(term.bytes for term in fixed)
+    graphs = 0 if terms.graphs_in_budget else graph_term(request).bytes
+    percent = min(
+        terms.max_share_percent,
+        max(0, device.available_bytes - workspace - graphs) * 100 // max(1, device.total_bytes),
+    )
+    if request.share is not None:
+        percent = int(request.share * 100 + 0.5)
+    budget = device.total_bytes * percent // 100
+    pool_bytes = budget + graphs - spent
+    if request.draft is not None and request.draft.groups is None:
+        pool_bytes -= max(0, pool_bytes) * terms.unread_drafter_percent // 100
+    blocks = shared.blocks(pool_bytes)
+    for tokens in request.contexts():
+        need = shared.need(tokens)
+        if blocks * 100 >= need * (100 + SPARE_PERCENT):
+            break
+    else:
+        return OutOfMemory(
+            where=device.name,
+            needed_bytes=spent + workspace + need * shared.block_bytes * 51 // 50,
+            # What is compared: the share of the card that the engine may fill.
+            available_bytes=min(device.available_bytes, max(0, budget + graphs + workspace)),
+            others_bytes=device.others_bytes,
+            what=f"weights, workspace and one request of {tokens:,} tokens",
+            largest_context_tokens=shared.largest_context(blocks, spare_percent=SPARE_PERCENT)
+            // 256
+            * 256
+            or None,
+        )
+    # Every sequence keeps at least its state and one block of its context.
+    held = min(request.sequences, blocks // shared.need(1))
+    if request.max_num_seqs is not None and held < request.max_num_seqs:
+        return OutOfMemory(
+            where=device.name,
+            needed_bytes=request.max_num_seqs * shared.need(1) * shared.block_bytes,
+            available_bytes=blocks * shared.block_bytes,
+            what=f"the cache of {request.max_num_seqs} requests at their shortest",
+        )
+    return _fit(request, shared, blocks, tokens, held, fixed, workspace, percent)
+
+
+def _fit(
+    request: MemoryRequest,
+    shared: Pool,
+    blocks: int,
+    tokens: int,
+    held: int,
+    fixed: tuple[MemoryTerm, ...],
+    workspace: int,
+    percent: int,
+) -> Fit:
+    device, requests = request.smallest, blocks / shared.need(tokens)
+    cached = blocks * tokens // shared.need(tokens)
+    found = [
+        *fixed,
+        MemoryTerm(
             name="KV cache",
-            bytes=blocks * layout.block_bytes,
-            note=f"{layout.tokens(pool_bytes, tokens):,} tokens in {request.kv.id}, "
-            f"{requests:.2f} requests of {tokens:,}",
-        )
-        terms = [*fixed, cache]
-        if workspace:
-            terms.append(
-                MemoryTerm(name="prompt workspace", bytes=workspace, note="outside the pool")
-            )
-        memory = MemoryPlan(
-            where=device.name, available_bytes=device.available_bytes, terms=tuple(terms)
-        )
-        warnings = tight(memory) if not workspace else ()
-        if requests < 1.06:
-            warnings += (f"the cache holds {requests:.2f} requests of {tokens:,} tokens",)
-        return Fit(
-            memory=memory,
-            max_model_len=tokens,
-            max_num_seqs=held,
-            parameters={
-                "gpu_memory_utilization": f"{share / 100:.2f}",
-                "max_num_batched_tokens": batch,
-                "prefix_caching": True,
-            },
-            warnings=warnings,
-        )
+            bytes=blocks * shared.block_bytes,
+            note=f"{cached:,} tokens in {request.kv.id}, {requests:.2f} requests of {tokens:,}",
+        ),
+    ]
+    if workspace:
+        found.append(MemoryTerm(name="prompt workspace", bytes=workspace, note="outside the pool"))
+    memory = MemoryPlan(
+        where=device.name, available_bytes=device.available_bytes, terms=tuple(found)
+    )
+    warnings = tight(memory) if not workspace else ()
+    if requests < COMFORT:
+        warnings += (f"the cache holds {requests:.2f} requests of {tokens:,} tokens",)
+    drafts = request.draft_tokens
+    measured = bool(request.architecture.measured_caches)
+    return Fit(
+        memory=memory,
+        max_model_len=tokens,
+        max_num_seqs=held,
+        figures=Figures(
+            weights_bytes=fixed[0].bytes,
+            kv_cache_bytes=blocks * shared.block_bytes,
+            reserve_bytes=memory.margin_bytes + workspace,
+            kv_cache_tokens=cached,
+            max_concurrency=requests,
+            block_tokens=None if measured else shared.block_tokens,
+            num_blocks=None if measured else blocks,
+            bytes_per_token=bytes_per_token(request, shared),
+            state_bytes_per_sequence=shared.state_blocks
+            if measured
+            else sequence_state_bytes(
+                request.architecture,
+                request.tensor_parallel_size,
+                state_bytes=request.state_bytes,
+                draft_tokens=drafts,
+            ),
+        ),
+        parameters={
+            "gpu_memory_utilization": f"{percent / 100:.2f}",
+            "max_num_batched_tokens": request.max_num_batched_tokens,
+            "prefix_caching": request.prefix_caching,
+        },
+        warnings=warnings,
+    )
 
-    return largest(request, attempt)
+
+def bytes_per_token(request: MemoryRequest, shared: Pool) -> int:
+    """By which a longer context grows, on one device."""
+    if request.architecture.measured_caches:
+        return shared.tables[0].count
+    return growing_bytes_per_token(
+        request.architecture,
+        request.kv,
+        request.tensor_parallel_size,
+        own_draft=request.draft_tokens > 0 and request.draft is None,
+        drafter=(request.draft.groups or ()) if request.draft is not None else (),
+    )

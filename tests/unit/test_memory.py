@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwright.load import load_matrix
-from gpuwright.memory import llama_cpp, sglang, vllm
+from gpuwright.memory import llama_cpp, llama_cpp_rates, sglang, vllm
 from gpuwright.memory.layers import kv_bytes_per_token, linear_state_bytes
 from gpuwright.memory.pool import CPU_BLOCK_MULTIPLE
 from gpuwright.memory.pool import pool as make_pool
@@ -17,6 +17,7 @@ from gpuwright.model_rows import Architecture, LayerGroup, LayerKind
 from gpuwright.refusals import OutOfMemory
 
 MATRIX = load_matrix()
+TERMS = {row.id: row for row in MATRIX.memory_terms}
 FULL, SLIDING, LINEAR, MLA = LayerKind.FULL, LayerKind.SLIDING, LayerKind.LINEAR, LayerKind.MLA
 
 
@@ -165,31 +166,30 @@ def test_state_of_a_27b_sequence_is_146_8_mib():
 
 
 def test_llama_cpp_context_from_128k_to_256k_costs_2944_mib():
-    def cost(tokens):
-        return llama_cpp.kv_bytes(QWEN_27B, kv("q4_0"), tokens, 1) + llama_cpp.scratch_bytes(
-            QWEN_27B, kv("q4_0"), tokens, llama_cpp.MICRO_BATCH
-        )
+    rates = llama_cpp_rates.rates(QWEN_27B, kv("q4_0"))
+    token = llama_cpp_rates.draft_token_bytes(QWEN_27B, kv("q4_0"), ())
 
-    def draft(tokens):
-        return llama_cpp.draft_bytes(QWEN_27B, tokens, llama_cpp.MICRO_BATCH)
+    def cost(tokens):
+        return rates.cache(tokens, 1) + rates.buffers(tokens)
 
     delta = cost(262144) - cost(131072)
     assert delta == 2944 * MIB
-    assert delta + draft(262144) - draft(131072) == 3584 * MIB
+    assert delta + rates.draft(token, 262144) - rates.draft(token, 131072) == 3584 * MIB
 
 
 def test_llama_cpp_keeps_saved_states_within_an_eighth_of_the_ram():
-    size = llama_cpp.context_checkpoint_bytes(QWEN_27B, kv("f16"))
+    size = llama_cpp_rates.checkpoint_bytes(llama_cpp_rates.rates(QWEN_27B, kv("f16")))
     assert size == 153944064
     for ram in (8 * GIB, 24 * GIB, 256 * GIB):
-        kept = llama_cpp.context_checkpoints(QWEN_27B, kv("f16"), 2, ram)
+        kept = llama_cpp_rates.context_checkpoints(size, 2, ram)
         assert 0 < kept <= 8
         assert kept * 2 * size <= ram // 8
-    assert llama_cpp.context_checkpoints(LLAMA_8B, kv("f16"), 2, 24 * GIB) == 0
+    nothing = llama_cpp_rates.checkpoint_bytes(llama_cpp_rates.rates(LLAMA_8B, kv("f16")))
+    assert llama_cpp_rates.context_checkpoints(nothing, 2, 24 * GIB) == 0
 
 
 def test_llama_cpp_logits_of_the_27b_take_485_mib():
-    assert llama_cpp.scratch_bytes(QWEN_27B, kv("f16"), 0, 512) // MIB == 485
+    assert llama_cpp_rates.rates(QWEN_27B, kv("f16")).buffers(0) // MIB == 485
 
 
 def test_sglang_pool_holds_the_tokens_that_the_engine_printed():
@@ -247,6 +247,7 @@ def request(architecture, dtype, available, count=1, **more):
         "target_context_tokens": 32768,
         "target_num_seqs": 4,
         "max_num_batched_tokens": 2048,
+        "terms": TERMS["vllm-0.26"],
     }
     return MemoryRequest(**values | more)
 
@@ -325,7 +326,7 @@ def test_llama_cpps_prompt_cache_changes_between_the_sizes_that_machines_have():
     changes = [
         size
         for size in range(GIB, 64 * GIB, GIB // 4)
-        if llama_cpp.prompt_cache_bytes(size) != llama_cpp.prompt_cache_bytes(size - 1)
+        if llama_cpp_rates.prompt_cache_bytes(size) != llama_cpp_rates.prompt_cache_bytes(size - 1)
     ]
     assert changes == [size * GIB for size in (2, 6, 10, 14, 18, 22, 26, 30)]
 

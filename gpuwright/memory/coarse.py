@@ -1,0 +1,115 @@
+"""A coarse plan for engines that print no arithmetic of their own: upper ends, said to be so."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from gpuwright.memory.layers import sequence_state_bytes
+from gpuwright.memory.request import Figures, Fit, MemoryRequest, spared, tight
+from gpuwright.memory.sglang import token_bytes
+from gpuwright.memory.vllm import prompt_workspace_bytes
+from gpuwright.plan import MemoryPlan, MemoryTerm
+from gpuwright.refusals import Needs, OutOfMemory, Reason
+
+UNVERIFIED = "memory reckoned coarsely: not verified against the engine, which prints no such plan"
+
+
+def fit(request: MemoryRequest) -> Fit | Reason:
+    """Weights over the devices, and a cache in its share of what upper ends leave of them."""
+    return _fit(request, experts_in_ram=0)
+
+
+def fit_with_experts_in_ram(request: MemoryRequest) -> Fit | Reason:
+    """As `fit`, with all routed experts in RAM and the dense part on the devices."""
+    if not request.expert_bytes:
+        return Needs(subject="weights", needed="routed experts to keep in RAM", found="none")
+    needed = request.expert_bytes + request.host_bytes
+    if needed > request.ram_available_bytes:
+        return OutOfMemory(
+            where="RAM",
+            needed_bytes=needed,
+            available_bytes=request.ram_available_bytes,
+            what="routed experts",
+        )
+    return _fit(request, experts_in_ram=request.expert_bytes)
+
+
+def _fit(request: MemoryRequest, *, experts_in_ram: int) -> Fit | Reason:
+    terms, device, size = request.terms, request.smallest, request.tensor_parallel_size
+    assert terms is not None
+    if request.architecture.measured_caches:
+        return Needs(subject="cache", needed="a formula, or one that was measured", found="neither")
+    sequences, batch, drafter = request.sequences, request.max_num_batched_tokens, request.draft
+    weights = ceil((request.weights_bytes - experts_in_ram) / size)
+    beside = ceil(drafter.weights_bytes / size) if drafter is not None else 0
+    workspace = (
+        terms.activation_bytes(batch, vision=request.vision)
+        + terms.graph_bytes(sequences, drafter=drafter is not None)
+        + terms.runtime_bytes(size)
+        + prompt_workspace_bytes(request)
+    )
+    state = sequence_state_bytes(
+        request.architecture,
+        size,
+        state_bytes=request.state_bytes,
+        draft_tokens=request.draft_tokens,
+    )
+    per_token = token_bytes(
+        request.architecture,
+        request.kv,
+        size,
+        own_draft=request.draft_tokens > 0 and drafter is None,
+        drafter=(drafter.groups or ()) if drafter is not None else (),
+    )
+    left = device.available_bytes - weights - beside - workspace - state * sequences
+    pool = max(0, left) * terms.max_share_percent // 100
+    for tokens in request.contexts():
+        if pool >= spared(per_token * tokens):
+            break
+    else:
+        needed = spared(per_token * tokens) * 100 // terms.max_share_percent
+        return OutOfMemory(
+            where=device.name,
+            needed_bytes=device.available_bytes - left + needed,
+            available_bytes=device.available_bytes,
+            others_bytes=device.others_bytes,
+            what=f"weights, workspace and one request of {tokens:,} tokens",
+            largest_context_tokens=pool * 50 // 51 // per_token // 256 * 256 or None,
+        )
+    cached = pool // per_token
+    found = [
+        MemoryTerm(name="weights", bytes=weights, note=f"over {size}"),
+        MemoryTerm(name="drafter", bytes=beside, note=f"over {size}"),
+        MemoryTerm(
+            name="KV cache",
+            bytes=cached * per_token,
+            note=f"{cached:,} tokens in {request.kv.id}",
+        ),
+        MemoryTerm(name="linear states", bytes=state * sequences, note=f"{sequences} requests"),
+        MemoryTerm(name="workspace", bytes=workspace, note="upper ends of what others take"),
+    ]
+    memory = MemoryPlan(
+        where=device.name,
+        available_bytes=device.available_bytes,
+        terms=tuple(term for term in found if term.bytes),
+    )
+    return Fit(
+        memory=memory,
+        max_model_len=tokens,
+        max_num_seqs=sequences,
+        figures=Figures(
+            weights_bytes=weights,
+            kv_cache_bytes=cached * per_token,
+            reserve_bytes=memory.margin_bytes,
+            kv_cache_tokens=cached,
+            max_concurrency=cached / tokens,
+            bytes_per_token=per_token,
+            state_bytes_per_sequence=state,
+        ),
+        parameters={
+            "max_num_batched_tokens": batch,
+            "cache_share": f"{terms.max_share_percent / 100:.2f}",
+        },
+        reasons=(UNVERIFIED,),
+        warnings=(UNVERIFIED, *tight(memory)),
+    )
