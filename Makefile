@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin/python
 
-.PHONY: help environment demo test lint unit engine lab bench clean
+.PHONY: help environment demo test lint unit engine lab bench bench-decide clean
 
 help:
 	@echo "make demo    boot a throwaway node, serve a model on it, ask it, run again, clean up (KEEP=1 keeps it)"
@@ -12,7 +12,8 @@ help:
 	@echo "make unit    tests that need no node"
 	@echo "make engine  starts vLLM's CPU build on tiny models: what it prints is what we predict"
 	@echo "make lab     tests on real nodes (needs root)"
-	@echo "make bench   what a converged run costs, beside pyinfra's floor and Ansible (needs root)"
+	@echo "make bench   what a decision and a converged run cost, beside pyinfra's floor and Ansible (needs root)"
+	@echo "make bench-decide  what a decision costs, over 1,000 rigs"
 	@echo "make clean   remove .venv and what tests left here; tear down the lab"
 
 environment: $(VENV)/installed
@@ -41,7 +42,11 @@ lab: environment
 
 bench: environment
 	@tools/environment.sh $(VENV) bench
+	@$(RUN) -m benchmarks.decide
 	@$(RUN) -m benchmarks.converged
+
+bench-decide: environment
+	@$(RUN) -m benchmarks.decide
 
 clean:
 	@if [ -x $(RUN) ]; then $(RUN) -m tests.lab clean; fi
