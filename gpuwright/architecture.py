@@ -52,14 +52,14 @@ class LayerGroup:
 class MeasuredCache:
     """A cache that no formula gives, as two parameters fitted to what an engine was seen to take.
 
-    Both are of all devices together, at the tensor parallel size of the measurement.
+    Both are of what holds the whole of it: each device where an engine splits tensors, all of them
+    together where it splits layers.
     """
 
     engine: str
     kv_cache_dtypes: tuple[str, ...]
     bytes_per_token: int
     bytes_per_sequence: int
-    tensor_parallel_size: int = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -64,7 +64,7 @@ class Rates:
 def rates(architecture: Architecture, kv: KvCacheDtypeRow) -> Rates:
     growing, sequence = growing_bytes_per_token(architecture, kv, 1), 0
     if architecture.measured_caches and (found := measured_pool(architecture, kv, "llama.cpp")):
-        growing, sequence = found[0].tables[0].count, found[0].state_blocks
+        growing, sequence = found.tables[0].count, found.state_blocks
     expanded = 0
     if kv.bytes_per_32_elements < UNQUANTIZED_BYTES:
         heads = [group.kv_heads * group.head_size for group in architecture.of(LayerKind.FULL)]

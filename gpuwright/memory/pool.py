@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil
 
-from gpuwright.architecture import Architecture, LayerGroup, LayerKind, MeasuredCache
+from gpuwright.architecture import Architecture, LayerGroup, LayerKind
 from gpuwright.memory.layers import (
     heads_per_device,
     kv_bytes_per_token,
@@ -148,21 +148,20 @@ def pool(
     )
 
 
-def measured_pool(
-    architecture: Architecture, kv: KvCacheDtypeRow, engine: str
-) -> tuple[Pool, MeasuredCache] | None:
+def measured_pool(architecture: Architecture, kv: KvCacheDtypeRow, engine: str) -> Pool | None:
     """A cache that no formula gives, as the engine was seen to fill it: a pool of single bytes.
 
-    Every device keeps the whole of it, so what one was seen to keep holds for any number of them.
     None where nobody has measured it under `engine` in this element type.
     """
     for cache in architecture.measured_caches:
         if cache.engine == engine and kv.id in cache.kv_cache_dtypes:
-            share = cache.tensor_parallel_size
-            table = Table(block_tokens=1, count=ceil(cache.bytes_per_token / share))
-            sequence = ceil(cache.bytes_per_sequence / share)
-            found = Pool(block_tokens=1, block_bytes=1, tables=(table,), state_blocks=sequence)
-            return found, cache
+            table = Table(block_tokens=1, count=cache.bytes_per_token)
+            return Pool(
+                block_tokens=1,
+                block_bytes=1,
+                tables=(table,),
+                state_blocks=cache.bytes_per_sequence,
+            )
     return None
 
 

@@ -25,7 +25,7 @@ def layout(request: MemoryRequest) -> Pool | Reason:
     if request.architecture.measured_caches:
         measured = measured_pool(request.architecture, request.kv, request.engine)
         if measured is not None:
-            return measured[0]
+            return measured
         seen = [
             dtype
             for cache in request.architecture.measured_caches

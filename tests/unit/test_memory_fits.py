@@ -1,0 +1,260 @@
+"""Memory plans: terms beside the cache, and what must hold for any model and engine."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwright.memory import coarse, llama_cpp, sglang, vllm
+from gpuwright.memory.request import GIB, DeviceMemory, DraftMemory, Fit
+from gpuwright.memory.terms import MIB, Point
+from gpuwright.model_rows import LayerGroup
+from gpuwright.refusals import Needs, OutOfMemory
+from tests.unit.memory_models import (
+    FULL,
+    GEMMA_12B,
+    GEMMA_31B,
+    LLAMA_8B,
+    QWEN_27B,
+    QWEN_235B,
+    QWEN_A3B,
+    TERMS,
+    kv,
+    model,
+    request,
+)
+
+FITS = [vllm.fit, sglang.fit, llama_cpp.fit, coarse.fit]
+fits = st.sampled_from(FITS)
+memories = st.integers(min_value=GIB, max_value=96 * GIB)
+architectures = st.sampled_from(
+    [QWEN_27B, QWEN_A3B, GEMMA_31B, GEMMA_12B, LLAMA_8B, model("smollm2-135m-instruct")]
+)
+DRAFTER = DraftMemory(
+    weights_bytes=GIB, groups=(LayerGroup(kind=FULL, layers=3, kv_heads=4, head_size=128),)
+)
+options = st.fixed_dictionaries(
+    {},
+    optional={
+        "draft_tokens": st.integers(min_value=0, max_value=8),
+        "draft": st.sampled_from([None, DRAFTER, replace(DRAFTER, groups=None)]),
+        "prefix_caching": st.booleans(),
+        "state_bytes": st.sampled_from([2, 4]),
+        "vision": st.booleans(),
+        "max_num_batched_tokens": st.sampled_from([512, 2048, 8192]),
+        "terms": st.sampled_from([TERMS["vllm-0.26"], TERMS["vllm-before-0.21"], TERMS["coarse"]]),
+    },
+)
+
+
+def test_sglang_pool_holds_the_tokens_that_the_engine_printed():
+    per_token = sglang.token_bytes(QWEN_235B, kv("bf16"), 4)
+    assert per_token == 2 * 24064
+    assert round(367404 * per_token / 2 / GIB, 2) == 8.23
+
+
+def test_sglang_pool_is_what_the_static_share_leaves():
+    assert sglang.pool_bytes(free_after_weights=10 * GIB, total=24 * GIB, static_share=0.75) == (
+        4 * GIB
+    )
+
+
+@given(fits, architectures, memories, options)
+def test_a_plan_that_fits_stays_inside_its_device(fit, architecture, available, more):
+    answer = fit(request(architecture, "bf16", available, **more))
+    if isinstance(answer, Fit):
+        assert answer.memory.margin_bytes >= 0
+        assert all(term.bytes >= 0 for term in answer.memory.terms)
+        assert answer.max_num_seqs >= 1
+    else:
+        assert answer.needed_bytes > 0
+
+
+@given(fits, architectures, memories, memories, options)
+def test_more_memory_never_gives_less_context(fit, architecture, one, other, more):
+    small, large = (
+        fit(request(architecture, "bf16", size, **more)) for size in sorted((one, other))
+    )
+    if isinstance(small, Fit):
+        assert isinstance(large, Fit)
+        assert small.max_model_len <= large.max_model_len
+
+
+@given(fits, architectures, memories, options)
+def test_a_second_card_never_gives_less_context(fit, architecture, available, more):
+    one, two = (
+        fit(request(architecture, "bf16", available, count, weights_bytes=16 * GIB, **more))
+        for count in (1, 2)
+    )
+    if isinstance(one, Fit):
+        assert isinstance(two, Fit)
+        assert one.max_model_len <= two.max_model_len
+
+
+@pytest.mark.parametrize("fit", FITS)
+def test_a_pinned_context_that_does_not_fit_names_one_that_does(fit):
+    asked = request(QWEN_27B, "bf16", 12 * GIB, max_model_len=262144)
+    short = fit(asked)
+    assert isinstance(short, OutOfMemory)
+    assert short.needed_bytes > short.available_bytes
+    best = short.largest_context_tokens
+    assert best is not None
+    assert isinstance(fit(replace(asked, max_model_len=best, max_num_seqs=1)), Fit)
+
+
+def test_a_pinned_number_of_requests_is_refused_rather_than_lowered():
+    short = vllm.fit(request(QWEN_27B, "bf16", 24 * GIB, max_num_seqs=512))
+    assert isinstance(short, OutOfMemory)
+    assert "512 requests" in short.sentence()
+
+
+@pytest.mark.parametrize("fit", FITS)
+def test_a_device_of_which_nothing_is_left_is_a_shortage(fit):
+    asked = request(LLAMA_8B, "bf16", 24 * GIB)
+    for device in (
+        DeviceMemory(name="GPU", total_bytes=0, available_bytes=0),
+        DeviceMemory(name="GPU", total_bytes=24 * GIB, available_bytes=0),
+    ):
+        short = fit(replace(asked, devices=(device,)))
+        assert isinstance(short, OutOfMemory)
+        assert short.needed_bytes > 0
+
+
+def term(fit, name):
+    return sum(each.bytes for each in fit.memory.terms if each.name == name)
+
+
+@given(fits, architectures, memories, options)
+def test_the_figures_of_a_plan_are_those_of_its_terms(fit, architecture, available, more):
+    answer = fit(request(architecture, "bf16", available, **more))
+    if not isinstance(answer, Fit):
+        return
+    figures = answer.figures
+    assert figures.weights_bytes == term(answer, "weights")
+    assert figures.kv_cache_bytes == term(answer, "KV cache")
+    assert figures.reserve_bytes >= 0
+    assert figures.bytes_per_token > 0
+    assert figures.kv_cache_tokens >= answer.max_model_len
+    assert figures.max_concurrency >= 1
+    if figures.num_blocks is not None:
+        assert figures.num_blocks > 0
+        assert figures.kv_cache_bytes % figures.num_blocks == 0
+
+
+def test_before_0_21_graphs_come_on_top_of_the_share():
+    before, after = (
+        vllm.fit(
+            request(
+                LLAMA_8B, "bf16", 24 * GIB, weights_bytes=15 * GIB, terms=TERMS[name], share=0.9
+            )
+        )
+        for name in ("vllm-before-0.21", "vllm-0.21")
+    )
+    graphs = term(before, "CUDA graphs")
+    assert graphs == term(after, "CUDA graphs") > 0
+    more = before.figures.num_blocks - after.figures.num_blocks
+    assert more == pytest.approx(graphs / (16 * 131072), abs=1)
+
+
+def test_a_hybrid_that_drafts_keeps_3_gib_for_prompts_whatever_the_batch():
+    small, whole, drafting = (
+        vllm.fit(
+            request(QWEN_27B, "fp8_e4m3", 40 * GIB, max_num_batched_tokens=batch, draft_tokens=k)
+        )
+        for batch, k in ((2048, 0), (8192, 0), (2048, 3))
+    )
+    assert [term(each, "prompt workspace") / MIB for each in (small, whole, drafting)] == [
+        768,
+        3072,
+        3072,
+    ]
+
+
+def test_images_and_a_drafter_take_their_part_of_a_card():
+    plain, more = (
+        vllm.fit(request(LLAMA_8B, "bf16", 40 * GIB, **each))
+        for each in ({}, {"vision": True, "draft": DRAFTER, "draft_tokens": 3})
+    )
+    assert term(more, "drafter") == GIB
+    assert term(more, "activations") == term(plain, "activations") + 1844 * MIB
+    assert term(more, "CUDA graphs") == term(plain, "CUDA graphs") + 2048 * MIB
+    assert more.figures.num_blocks < plain.figures.num_blocks
+
+
+def test_a_drafter_whose_layers_nobody_read_costs_a_part_of_the_pool():
+    known, unread = (
+        vllm.fit(request(QWEN_27B, "bf16", 48 * GIB, draft_tokens=5, draft=draft))
+        for draft in (replace(DRAFTER, groups=()), replace(DRAFTER, groups=None))
+    )
+    lost = 1 - unread.figures.kv_cache_bytes / known.figures.kv_cache_bytes
+    assert lost == pytest.approx(0.22, abs=0.01)
+
+
+def test_a_measured_term_is_straight_between_points_and_flat_outside():
+    terms = replace(TERMS["vllm-0.26"], activation=(Point(at=100, mib=10), Point(at=200, mib=30)))
+    sizes = [terms.activation_bytes(tokens) // MIB for tokens in (1, 100, 150, 200, 10**6)]
+    assert sizes == [10, 10, 20, 30, 30]
+
+
+def test_sglang_graphs_follow_the_requests_and_leave_the_card_comfortable():
+    few, many = (
+        sglang.fit(
+            request(LLAMA_8B, "bf16", 32 * GIB, terms=TERMS["sglang"], target_num_seqs=count)
+        )
+        for count in (4, 256)
+    )
+    assert term(many, "workspace") - term(few, "workspace") == (5120 - 308) * MIB
+    assert few.warnings == ()
+    assert few.memory.margin_bytes >= 0.06 * 32 * GIB
+
+
+def test_sglang_sets_states_aside_before_its_cache():
+    fit = sglang.fit(request(QWEN_27B, "bf16", 40 * GIB, state_bytes=2, max_num_seqs=4))
+    assert term(fit, "linear states") == 5 * fit.figures.state_bytes_per_sequence
+    assert fit.parameters["linear_state_slots"] == 5
+
+
+def test_a_coarse_plan_says_that_it_is_one():
+    fit = coarse.fit(request(LLAMA_8B, "bf16", 48 * GIB, terms=TERMS["coarse"]))
+    assert coarse.UNVERIFIED in fit.warnings
+    assert coarse.UNVERIFIED in fit.reasons
+    left = 48 * GIB - term(fit, "weights") - term(fit, "workspace")
+    assert term(fit, "KV cache") == pytest.approx(left * 0.9, abs=131072)
+
+
+def test_experts_in_ram_leave_the_dense_part_on_the_card():
+    terms = TERMS["coarse-experts-in-ram"]
+    asked = request(
+        QWEN_A3B,
+        "bf16",
+        24 * GIB,
+        terms=terms,
+        weights_bytes=70 * GIB,
+        expert_bytes=64 * GIB,
+        ram_available_bytes=100 * GIB,
+    )
+    fit = coarse.fit_with_experts_in_ram(asked)
+    assert term(fit, "weights") == 6 * GIB
+    short = coarse.fit_with_experts_in_ram(replace(asked, ram_available_bytes=60 * GIB))
+    assert isinstance(short, OutOfMemory)
+    assert short.where == "RAM"
+    dense = coarse.fit_with_experts_in_ram(replace(asked, expert_bytes=0))
+    assert isinstance(dense, Needs)
+
+
+@pytest.mark.parametrize("fit", [vllm.fit, sglang.fit, coarse.fit])
+def test_a_model_without_a_formula_is_planned_where_it_was_measured(fit):
+    asked = request(model("deepseek-v4-flash"), "nvfp4", 200 * GIB, engine="vllm")
+    answer = fit(asked)
+    if fit is vllm.fit:
+        assert answer.figures.bytes_per_token == 4700
+        assert answer.figures.num_blocks is None
+        answer = fit(replace(asked, kv=kv("fp8_e4m3")))
+    assert isinstance(answer, Needs)
+
+
+def test_a_cache_that_is_pinned_to_a_share_takes_no_other():
+    fit = vllm.fit(request(LLAMA_8B, "bf16", 80 * GIB, share=0.5))
+    assert fit.parameters["gpu_memory_utilization"] == "0.50"
+    assert fit.memory.needed_bytes <= 40 * GIB
