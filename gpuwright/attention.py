@@ -118,7 +118,7 @@ def _card(row: AttentionBackendRow, asked: Asked) -> Iterator[Reason]:
 
 
 def _kind(row: AttentionBackendRow, asked: Asked) -> Iterator[Reason]:
-    if asked.mla != row.mla:
+    if asked.mla != row.mla and not row.either:
         found = "latent attention" if asked.mla else "attention with heads"
         yield _needs(row, "the other kind of attention", found)
     elif asked.sliding and not row.sliding:

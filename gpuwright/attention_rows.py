@@ -127,6 +127,8 @@ class AttentionBackendRow:
     heads: tuple[HeadRule, ...]
     sources: tuple[Claim, ...]
     mla: bool = False
+    either: bool = False
+    """It computes latent attention as well as attention with heads."""
     sliding: bool = True
     sinks: tuple[SinkRule, ...] = ()
     versions: tuple[VersionRule, ...] = ()
