@@ -7,12 +7,10 @@ from typing import Any
 
 from gpuwright.launch import Launch, launch
 from gpuwright.layout import Layout
-from gpuwright.plan import MemoryPlan, Plan
+from gpuwright.plan import Plan
 from gpuwright.refusals import Refusal
 from gpuwright.want import Want
 
-WEIGHTS, KV_CACHE = "weights", "KV cache"
-"""Names of the memory terms that have keys of their own; the others are the reserve."""
 _OF_PLAN = (
     "engine",
     "release",
@@ -64,7 +62,7 @@ def decision_as_data(
         "speculative": None if speculation is None else dataclasses.asdict(speculation),
         "arguments": list(start.argv),
         "environment": start.environment,
-        "memory": _memory(decision.memory),
+        "memory": _memory(decision),
     }
     return {
         "verdict": "plan",
@@ -100,21 +98,14 @@ def example_launch(plan: Plan, layout: Layout) -> Launch:
     return launch(plan, layout, model_path, engine_dir)
 
 
-def _memory(memory: MemoryPlan) -> dict[str, Any]:
-    """Bytes on the smallest device. `reserve_bytes` is all that is neither weights nor cache."""
-    sizes: dict[str, int] = {}
-    for term in memory.terms:
-        sizes[term.name] = sizes.get(term.name, 0) + term.bytes
-    weights, cache = sizes.get(WEIGHTS, 0), sizes.get(KV_CACHE, 0)
+def _memory(plan: Plan) -> dict[str, Any]:
+    """Bytes on the smallest device, with the figures of the engine's own arithmetic."""
+    memory = plan.memory
     return {
         "where": memory.where,
         "available_bytes": memory.available_bytes,
         "needed_bytes": memory.needed_bytes,
         "free_bytes": memory.margin_bytes,
-        "weights_bytes": weights,
-        "kv_cache_bytes": cache,
-        "kv_cache_tokens": None,
-        "max_concurrency": None,
-        "reserve_bytes": memory.needed_bytes - weights - cache,
+        **plan.figures,
         "terms": [dataclasses.asdict(term) for term in memory.terms],
     }

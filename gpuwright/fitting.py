@@ -10,12 +10,12 @@ from gpuwright import attention, compat
 from gpuwright.attention_rows import AttentionBackendRow
 from gpuwright.drafting import draftings
 from gpuwright.engine_rows import MemoryModel, ReleaseRow
-from gpuwright.feature_rows import FeatureSupport
+from gpuwright.feature_rows import FeatureSupport, Grade
 from gpuwright.features import excluded, support_of
 from gpuwright.hazards import hazards_of
 from gpuwright.host import Gpu
 from gpuwright.memory import coarse, llama_cpp, sglang, vllm
-from gpuwright.memory.request import Fit, MemoryRequest
+from gpuwright.memory.request import DraftMemory, Fit, MemoryRequest
 from gpuwright.model_rows import LayerKind
 from gpuwright.refusals import Hazardous, Needs, OutOfMemory, Reason
 from gpuwright.rows import Effect, HazardRow, KvCacheDtypeRow, Scalar
@@ -376,6 +376,15 @@ def _memory_request(
     else:
         devices = (ram_memory(host.memory_total_bytes),)
         slots = min(slots, max(1, host.cpu_threads or 1))
+    drafting, drafter = combination.drafting, None
+    if drafting is not None and drafting.drafter is not None:
+        rows = drafting.drafter.drafts
+        drafter = DraftMemory(
+            weights_bytes=drafting.drafter.max_bytes or 0,
+            groups=rows.groups if rows is not None else None,
+        )
+    vision = VISION in combination.features
+    projectors = compat.projectors(model, combination.release) if vision else ()
     weights = combination.checkpoint.max_bytes
     assert weights is not None, "compat.published_size has refused it"
     return MemoryRequest(
@@ -396,4 +405,20 @@ def _memory_request(
         ),
         max_model_len=site.want.max_model_len,
         max_num_seqs=site.want.max_num_seqs,
+        draft_tokens=drafting.tokens if drafting is not None else 0,
+        draft=drafter,
+        prefix_caching=PREFIX_CACHING in combination.features,
+        vision=vision,
+        projector_bytes=(projectors[0].max_bytes or 0) if projectors else 0,
+        offload=_may_offload(site, combination),
+        expert_bytes=combination.checkpoint.expert_bytes(model.architecture),
+        ram_available_bytes=ram_memory(host.memory_total_bytes or 0).available_bytes,
     )
+
+
+def _may_offload(site: Site, combination: Combination) -> bool:
+    if site.want.expert_offload is False:
+        return False
+    row = site.matrix.feature(OFFLOAD)
+    answer = support_of(row, combination.release, combination.model, combination.capability)
+    return isinstance(answer, FeatureSupport) and answer.grade is Grade.FULL

@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 _DIRECTORY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}", re.ASCII)
+_WIDEST_GGUF_MILLIBITS = 8500
 WEIGHTS = (".safetensors", ".gguf")
 """How files that hold weights end."""
 
@@ -156,6 +157,17 @@ class CheckpointRow:
     def max_bytes(self) -> int | None:
         """The end that a fit is tested on."""
         return self.weights[1] if self.weights is not None else None
+
+    def expert_bytes(self, architecture: Architecture) -> int:
+        """Fewest bytes of the routed experts: printed, or what the rest of the weights leaves at
+        its widest, which is 8.5 bits in GGUF files and 16 elsewhere; 0 without experts."""
+        if not architecture.expert_parameters or self.max_bytes is None:
+            return 0
+        if self.experts is not None:
+            return size_interval(self.experts)[0]
+        rest = architecture.parameters_millions * 10**6 - architecture.expert_parameters
+        bits = _WIDEST_GGUF_MILLIBITS if self.format == "gguf" else 16000
+        return max(0, self.max_bytes - max(0, rest) * bits // 8000)
 
     @property
     def disk_bytes(self) -> int | None:

@@ -142,6 +142,8 @@ class Plan:
     """One line that says why this plan can be shown but not applied; None: it can be applied."""
     parameters: dict[str, Any] = field(default_factory=dict)
     """Engine settings that launch.py turns into flags, in neutral words (threads, batch, ...)."""
+    figures: dict[str, Any] = field(default_factory=dict)
+    """The memory plan in numbers, of its smallest device: `memory.request.Figures` as data."""
     speculation: Speculation | None = None
     features: tuple[str, ...] = ()
     """Ids of the feature rows that are in use."""

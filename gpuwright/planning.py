@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from gpuwright import compat
@@ -57,6 +58,7 @@ def plan_of(site: Site, best: Candidate, why_not: tuple[Rejection, ...]) -> Plan
         why_not=why_not,
         not_applicable=best.not_applicable,
         parameters=_parameters(site, best),
+        figures=asdict(best.fit.figures),
         speculation=_speculation(chosen),
         projector=_projector(chosen),
         features=tuple(row.id for row in site.matrix.features if row.id in chosen.features),
@@ -134,8 +136,13 @@ def _reasons(site: Site, best: Candidate) -> Iterator[str]:
         found = "fits" if best.not_applicable else "fits and can be applied here"
         yield f"{chosen.model.name}: the best model by our order that {found}"
     if pins.engine is None:
-        because = route_for(pins.workload, chosen).because
-        yield f"{release.engine} for {pins.workload.id}: {because}"
+        route = route_for(pins.workload, chosen)
+        first = (
+            ""
+            if release.engine in route.order[:1]
+            else f"{', '.join(route.order)} in this order, as far as they fit; "
+        )
+        yield f"{release.engine} for {pins.workload.id}: {first}{route.because}"
     else:
         yield f"{release.engine}: pinned"
     if chosen.tag.cuda is not None:
@@ -220,5 +227,3 @@ def _remarks(site: Site, best: Candidate) -> Iterator[str]:
         needed = best.fit.memory.needed_bytes
         if needed > free:
             yield f"RAM: the plan takes {gib(needed)}, {gib(free)} are free at present"
-    if best.not_applicable is not None and chosen.gpus:
-        yield "`gpus: none` would serve a small model on the CPU, if that is wanted"
