@@ -225,6 +225,13 @@ def native(gpu: Gpu, release: ReleaseRow, checkpoint: CheckpointRow, matrix: Mat
     return gpu.compute_capability is not None and within(gpu.compute_capability, support.native)
 
 
+def preferred(gpu: Gpu, checkpoint: CheckpointRow, matrix: Matrix) -> bool:
+    """Whether the weights' format is the one to take on this card."""
+    ranges = matrix.quantization(checkpoint.quantization).preferred
+    capability = gpu.compute_capability
+    return capability is not None and any(within(capability, each) for each in ranges)
+
+
 def tensor_parallel(model: ModelRow, size: int) -> Reason | None:
     """Heads, experts and inner sizes split evenly over `size` cards."""
     misfit = model.architecture.misfit(size)

@@ -54,6 +54,8 @@ def cross_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
         for index, bad in enumerate(cuda.known_bad):
             yield from _range(f"{path}.known_bad[{index}].capabilities", bad.capabilities)
     for quantization in matrix.quantizations:
+        for index, spec in enumerate(quantization.preferred):
+            yield from _range(f"{labels[id(quantization)]}.preferred[{index}]", spec)
         path = f"{labels[id(quantization)]}.engines"
         yield from _dangling(path, quantization.engines, matrix.engines)
         for engine, support in quantization.engines.items():

@@ -54,6 +54,8 @@ class Candidate:
     hazards: tuple[HazardRow, ...]
     settings: dict[str, Scalar]
     """What hazards and pins set, in neutral words; the memory plan knows of it."""
+    preferred: bool
+    """Whether the weights' format is the one to take on every card."""
     native: bool
     """Whether every card computes in the weights' format."""
 
@@ -246,6 +248,9 @@ def _with_cache(site: Site, combination: Combination, kv: KvCacheDtypeRow) -> Ca
         fit=fit,
         hazards=hazards,
         settings=settings,
+        preferred=all(
+            compat.preferred(gpu, combination.checkpoint, site.matrix) for gpu in combination.gpus
+        ),
         native=all(
             compat.native(gpu, release, combination.checkpoint, site.matrix)
             for gpu in combination.gpus

@@ -156,6 +156,8 @@ def _reasons(site: Site, best: Candidate) -> Iterator[str]:
         yield f"{chosen.checkpoint.id}: pinned"
     elif not chosen.gpus:
         yield f"{weights} weights: the finest that fit with enough context"
+    elif best.preferred:
+        yield f"{weights} weights: the format to take on {chosen.gpus[0].name}"
     elif best.native:
         yield f"{weights} weights: the finest that this card computes and that fit"
     else:

@@ -172,6 +172,9 @@ class QuantizationRow:
     """Nominal size of a weight, to order checkpoints by fidelity."""
     engines: dict[str, QuantizationSupport]
     sources: tuple[Claim, ...]
+    preferred: tuple[str, ...] = ()
+    """Capabilities of the cards where this format comes before finer ones: they compute in it, or
+    it saves most of what bounds them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
