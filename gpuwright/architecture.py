@@ -62,7 +62,7 @@ class MeasuredCache:
     bytes_per_sequence: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Architecture:
     attention_heads: int
     hidden_size: int

@@ -114,7 +114,7 @@ class VersionRule:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class AttentionBackendRow:
     id: str
     engine: str

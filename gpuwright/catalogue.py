@@ -68,7 +68,7 @@ def nearest(name: str, words: Iterable[str]) -> str:
     return f"; nearest: {folded[near[0]]}" if near else f"; known: {', '.join(words)}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Matrix:
     gpus: tuple[GpuRow, ...]
     cuda: tuple[CudaRow, ...]

@@ -92,7 +92,7 @@ class BuildRow:
             yield ".sources: none of them has a sha256"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class BuildTagRow:
     """One build of a release: the device it runs on and the code its binaries hold."""
 
@@ -112,7 +112,7 @@ class BuildTagRow:
             yield ".cuda: stands exactly where device is cuda"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ReleaseRow:
     id: str
     engine: str

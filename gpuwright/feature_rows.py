@@ -34,7 +34,7 @@ class Draft(StrEnum):
     """What stands in the context already."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FeatureSupport:
     """What one engine has of a feature, in a range of its releases.
 
@@ -81,7 +81,7 @@ class Exclusion:
             yield ": names neither features nor kv_cache_dtypes nor backends"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FeatureRow:
     id: str
     name: str

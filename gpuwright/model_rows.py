@@ -105,7 +105,7 @@ class Drafts:
     unknown: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class CheckpointRow:
     """One file set under a model. `files: null` plans, and is never installed."""
 
@@ -215,7 +215,7 @@ class CheckpointRow:
         yield from _unknown_keys(self)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ModelRow:
     id: str
     name: str

@@ -70,7 +70,7 @@ class Precision(StrEnum):
     NVFP4 = "nvfp4"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class GpuRow:
     id: str
     name: str
@@ -118,7 +118,7 @@ class KnownBad:
     what: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class CudaRow:
     """One CUDA toolkit, whose runtime engines' binaries bring, and what it asks of a node."""
 
@@ -141,7 +141,7 @@ class CudaRow:
             yield ".forward_compatibility: GeForce cards have none (CUDA error 804)"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class KvCacheDtypeRow:
     """A KV cache element type: 32 elements take `bytes_per_32_elements` bytes."""
 
@@ -164,7 +164,7 @@ class QuantizationSupport:
     native: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class QuantizationRow:
     id: str
     aliases: tuple[str, ...]
@@ -200,7 +200,7 @@ class When:
     """An expert's share does not divide by the checkpoint's group size."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class HazardRow:
     id: str
     when: When
@@ -225,7 +225,7 @@ class Route:
     hybrid: bool | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class WorkloadRow:
     id: str
     aliases: tuple[str, ...]
@@ -242,7 +242,7 @@ class WorkloadRow:
     structured_output: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class DistroRow:
     id: str
     os_id: str

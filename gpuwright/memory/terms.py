@@ -20,7 +20,7 @@ class Point:
     mib: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TermsRow:
     """Terms of releases; one takes the first row of its memory model whose range holds it."""
 
