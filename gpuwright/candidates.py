@@ -74,7 +74,7 @@ def _release_reason(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Reason
         return NoCard(found="`gpus: none`")
     if tag.device is Device.CUDA and not host.gpus:
         return NoCard()
-    reason = compat.first(rule(host, release) for rule in compat.RELEASE_RULES)
+    reason = compat.first(rule(host, release, tag) for rule in compat.RELEASE_RULES)
     if reason is None and release.memory_model is MemoryModel.UNKNOWN:
         reason = Needs(
             subject=f"{release.engine} {release.release}",
@@ -114,7 +114,6 @@ def _of_checkpoint(site: Site, combination: Combination) -> Iterator[Candidate |
         (
             compat.served(release, checkpoint),
             compat.published_size(checkpoint),
-            compat.known_cache(combination.model),
             compat.context(site.want.max_model_len, combination.model),
             compat.sequences(site.want, release, site.pins.workload),
             disk_reason(

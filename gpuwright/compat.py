@@ -21,18 +21,19 @@ UNKNOWN = "unknown"
 LLAMA_CPP_SEQUENCES = 256
 
 
-def architecture(host: Host, release: ReleaseRow) -> Reason | None:
-    if host.architecture in release.architectures:
+def architecture(host: Host, release: ReleaseRow, tag: BuildTagRow) -> Reason | None:
+    known = tag.architectures or release.architectures
+    if host.architecture in known:
         return None
     return Needs(
         subject="architecture",
-        needed=" or ".join(release.architectures),
+        needed=" or ".join(known),
         found=host.architecture or UNKNOWN,
         row=release.id,
     )
 
 
-def c_library(host: Host, release: ReleaseRow) -> Reason | None:
+def c_library(host: Host, release: ReleaseRow, _tag: BuildTagRow) -> Reason | None:
     if release.glibc is None or (host.glibc and at_least(host.glibc, release.glibc)):
         return None
     return Needs(
@@ -43,7 +44,7 @@ def c_library(host: Host, release: ReleaseRow) -> Reason | None:
     )
 
 
-def python(host: Host, release: ReleaseRow) -> Reason | None:
+def python(host: Host, release: ReleaseRow, _tag: BuildTagRow) -> Reason | None:
     minor = ".".join((host.python or "").split(".")[:2])
     if not release.python or minor in release.python:
         return None
@@ -120,18 +121,6 @@ def published_size(checkpoint: CheckpointRow) -> Reason | None:
         needed="a published figure, or its files pinned",
         found="none",
         row=checkpoint.id,
-    )
-
-
-def known_cache(model: ModelRow) -> Reason | None:
-    """A cache without a formula is not reckoned with."""
-    if not model.architecture.measured_caches:
-        return None
-    return Needs(
-        subject=f"cache of {model.id}",
-        needed="memory arithmetic that is known to be right",
-        found="measurements alone",
-        row=model.id,
     )
 
 
@@ -261,7 +250,7 @@ def equal_cards(gpus: tuple[Gpu, ...]) -> Reason | None:
     )
 
 
-ReleaseRule = Callable[[Host, ReleaseRow], Reason | None]
+ReleaseRule = Callable[[Host, ReleaseRow, BuildTagRow], Reason | None]
 RELEASE_RULES: tuple[ReleaseRule, ...] = (architecture, c_library, python)
 
 

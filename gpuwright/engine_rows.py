@@ -104,6 +104,8 @@ class BuildTagRow:
     not_applicable: str | None = None
     """One line: why this version of gpuwright does not install it."""
     cmake_args: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ()
+    """Where it is had, if not wherever the release is."""
 
     def faults(self) -> Iterator[str]:
         if self.applicable != (self.not_applicable is None):

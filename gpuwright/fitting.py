@@ -38,6 +38,8 @@ _FITS: dict[MemoryModel, Callable[[MemoryRequest], Fit | Reason]] = {
 }
 MAX_SLOTS = 4
 """llama.cpp gives every slot its whole context, so few of them."""
+SHARE_CAP = "gpu_memory_share_cap"
+"""Percent of a card that a plan may take, where a hazard says so."""
 PREFIX_CACHING, VISION, OFFLOAD = "prefix-caching", "vision", "expert-offload"
 STRUCTURED_OUTPUT, TOOLS, REASONING = "structured-output", "tool-calls", "reasoning"
 _PARSERS = (("{tool_parser}", "tool"), ("{reasoning_parser}", "reasoning"))
@@ -64,9 +66,9 @@ class Candidate:
         return self.combination.label
 
     @property
-    def offloads(self) -> bool:
-        """Whether experts stay in RAM."""
-        return OFFLOAD in self.combination.features
+    def layers_in_ram(self) -> int:
+        """Layers whose experts the CPU computes."""
+        return int(self.fit.parameters.get("cpu_expert_layers", 0))
 
     @property
     def not_applicable(self) -> str | None:
@@ -375,7 +377,8 @@ def _memory_request(
     if not splits_tensors(combination.release):
         slots = min(slots, MAX_SLOTS)
     if combination.gpus:
-        devices = tuple(card_memory(gpu, site.matrix) for gpu in combination.gpus)
+        cap = int(settings.get(SHARE_CAP, 100))
+        devices = tuple(card_memory(gpu, site.matrix).capped(cap) for gpu in combination.gpus)
     elif not host.memory_total_bytes:
         return Needs(subject="RAM", needed="a size", found="unknown")
     else:

@@ -177,9 +177,8 @@ def _reasons(site: Site, best: Candidate) -> Iterator[str]:
         row, tokens = chosen.drafting.row, chosen.drafting.tokens
         because = "pinned" if pins.speculation is not None else f"what {pins.workload.id} prefers"
         yield f"{row.id}, {tokens} tokens at a time: {because}"
-    if best.offloads:
-        layers = best.fit.parameters["cpu_expert_layers"]
-        yield f"experts of {layers} layers stay in RAM: the cards alone do not hold them"
+    if best.layers_in_ram:
+        yield f"experts of {best.layers_in_ram} layers stay in RAM, which the cards do not hold"
     length = f"{best.fit.max_model_len:,} tokens"
     if site.want.max_model_len is not None:
         yield f"{length}: pinned"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpuwright.architecture import Architecture, LayerGroup
@@ -29,6 +29,12 @@ class DeviceMemory:
     total_bytes: int
     available_bytes: int
     others_bytes: int = 0
+
+    def capped(self, percent: int) -> DeviceMemory:
+        """The device with at most `percent` of it to be had."""
+        return replace(
+            self, available_bytes=min(self.available_bytes, self.total_bytes * percent // 100)
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
