@@ -94,11 +94,11 @@ def _of_model(
 ) -> Iterator[Candidate | Failure]:
     meant = [row for row in site.pins.checkpoints(model) if _meant_for(release, row)]
     if not meant and not site.pins.auto_model:
-        formats = {row.format for row in site.pins.checkpoints(model)}
+        engines = {engine for row in site.pins.checkpoints(model) for engine in row.engines}
         reason = Needs(
             subject=site.pins.checkpoint.id if site.pins.checkpoint else model.id,
             needed=f"a checkpoint that {release.engine} loads ({', '.join(release.formats)})",
-            found=", ".join(sorted(formats)),
+            found=f"what is for {', '.join(sorted(engines))}",
             row=model.id,
         )
         yield Failure(label=release_label(release, tag), reason=reason)

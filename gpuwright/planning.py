@@ -210,6 +210,8 @@ def _remarks(site: Site, best: Candidate) -> Iterator[str]:
                 f"GPU {gpu.index} ({gpu.name}) has no row in gpus/: planned from its compute "
                 f"capability {gpu.compute_capability} and its memory"
             )
+    if chosen.tensor_parallel_size > 1 and compat.equal_cards(chosen.gpus) is not None:
+        yield "tensors are split over unequal cards: the smaller sets the size of each share"
     if best.backend.needs:
         yield f"attention backend {best.backend.backend} needs {best.backend.needs}"
     if want.cpu_only and host.has_card:

@@ -1,0 +1,161 @@
+"""Speculation, images, grammars and experts in RAM: chosen, pinned, and what they exclude."""
+
+import re
+
+import pytest
+
+from gpuwright.launch import launch
+from gpuwright.layout import Layout
+from gpuwright.load import load_matrix
+from tests.unit.decisions import warnings_of
+from tests.unit.sketched import planned_on, refused_on
+
+MATRIX = load_matrix()
+LAYOUT = Layout()
+TWO = ["RTX 3090", "RTX 3090"]
+PLACEHOLDERS = {
+    "tokens",
+    "draft_tokens",
+    "drafter",
+    "projector",
+    "tool_parser",
+    "reasoning_parser",
+    "grammar",
+    "layers",
+}
+
+
+def arguments(plan):
+    return launch(plan, LAYOUT, "/models/m", "/engines/e").argv
+
+
+@pytest.mark.parametrize("row", MATRIX.features, ids=lambda row: row.id)
+def test_arguments_hold_only_placeholders_that_are_filled(row):
+    words = [
+        word
+        for entries in row.engines.values()
+        for entry in entries
+        for word in (*entry.arguments, *entry.off_arguments)
+    ]
+    assert set(re.findall(r"\{([a-z_]+)\}", " ".join(words))) <= PLACEHOLDERS
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "llama.cpp"])
+@pytest.mark.parametrize("vision", [False, True])
+def test_no_placeholder_is_left_on_a_command_line(engine, vision):
+    data = {"model": "qwen3.6-27b", "engine": engine, "vision": vision}
+    words = arguments(planned_on(["A100 80GB"], data))
+    assert not [word for word in words if re.search(r"\{[a-z_]+\}", word)]
+
+
+def test_the_models_own_layers_draft_where_it_has_them():
+    plan = planned_on(TWO, {"model": "qwen3.6-27b", "engine": "vllm", "speculative": "mtp:2"})
+    assert (plan.speculation.method, plan.speculation.tokens) == ("mtp", 2)
+    assert plan.speculation.drafter is None
+    assert '{"method":"mtp","num_speculative_tokens":2}' in arguments(plan)
+
+
+def test_gemma_drafts_with_its_assistant():
+    plan = planned_on(TWO, {"model": "gemma-4-31b", "engine": "vllm", "speculative": "mtp"})
+    assert plan.speculation.drafter == "gemma-4-31b-assistant"
+    assert any("gemma-4-31b-assistant" in word for word in arguments(plan))
+    assert any(term.name == "drafter" for term in plan.memory.terms)
+
+
+def test_a_draft_takes_context_from_the_cache():
+    data = {"model": "qwen3.6-27b", "engine": "vllm"}
+    without = planned_on(["RTX 5090"], {**data, "speculative": "off"})
+    drafting = planned_on(["RTX 5090"], {**data, "speculative": "mtp"})
+    assert drafting.max_model_len < without.max_model_len
+
+
+def test_a_model_without_a_drafter_is_refused_where_one_is_pinned():
+    refusal = refused_on(TWO, {"model": "llama-3.1-8b-instruct", "speculative": "dflash"})
+    assert any("a drafter of it in the catalogue, found none" in line for line in refusal.reasons)
+
+
+def test_turboquant_is_refused_beside_a_draft():
+    data = {"model": "qwen3.6-27b", "engine": "vllm", "kv_cache_dtype": "turboquant_4bit_nc"}
+    assert planned_on(TWO, {**data, "speculative": "off"}).kv_cache_dtype == "turboquant_4bit_nc"
+    refusal = refused_on(TWO, {**data, "speculative": "mtp"})
+    assert any("degenerate in silence" in line for line in refusal.reasons)
+
+
+def test_images_need_a_model_that_takes_them():
+    refusal = refused_on(TWO, {"model": "qwen3-0.6b", "vision": True})
+    assert "vision: needs a model that takes images, found qwen3-0.6b" in refusal.reasons
+
+
+def test_a_projector_stands_beside_a_gguf_file():
+    plan = planned_on(
+        ["A100 80GB"], {"model": "qwen3.6-27b", "engine": "llama.cpp", "vision": True}
+    )
+    assert plan.projector is not None
+    assert f"{LAYOUT.checkpoint_dir(plan.projector)}/MODEL.gguf" in arguments(plan)
+
+
+def test_without_images_vllm_leaves_the_encoder_out():
+    words = arguments(planned_on(TWO, {"model": "qwen3.6-27b", "engine": "vllm"}))
+    assert words[words.index("--limit-mm-per-prompt") + 1] == '{"image":0,"video":0}'
+
+
+def test_a_grammar_backend_is_one_that_the_engine_has():
+    data = {"model": "qwen3.6-27b", "engine": "vllm"}
+    plan = planned_on(TWO, {**data, "structured_output": "guidance"})
+    assert '{"backend":"guidance"}' in arguments(plan)
+    refusal = refused_on(TWO, {**data, "structured_output": "llguidance"})
+    assert any("needs xgrammar or guidance" in line for line in refusal.reasons)
+
+
+OFFLOAD = {"model": "gpt-oss-120b", "engine": "llama.cpp"}
+
+
+def test_experts_stay_in_ram_where_the_card_does_not_hold_them():
+    plan = planned_on(["RTX 3090"], OFFLOAD, memory_gib=96)
+    layers = plan.parameters["cpu_expert_layers"]
+    assert "expert-offload" in plan.features
+    words = arguments(plan)
+    assert words[words.index("--n-cpu-moe") + 1] == str(layers)
+
+
+def test_more_cards_leave_fewer_experts_to_the_cpu():
+    one = planned_on(["RTX 3090"], OFFLOAD, memory_gib=96)
+    two = planned_on(TWO, OFFLOAD, memory_gib=96)
+    assert len(two.gpus) == 2
+    assert two.parameters["cpu_expert_layers"] < one.parameters["cpu_expert_layers"]
+
+
+def test_experts_do_not_go_to_a_ram_that_does_not_hold_them():
+    refusal = refused_on(["RTX 3090"], OFFLOAD, memory_gib=24)
+    assert any(line.startswith("RAM: experts") for line in refusal.reasons)
+
+
+def test_experts_stay_on_the_cards_where_that_is_pinned():
+    refusal = refused_on(["RTX 3090"], {**OFFLOAD, "expert_offload": False}, memory_gib=96)
+    assert not any("RAM" in line for line in refusal.reasons)
+
+
+# Cards of several kinds
+
+
+MIXED = ["RTX 5090", "RTX 3080 10GB", "GTX 1080"]
+
+
+def test_layers_are_split_by_free_memory_over_cards_that_the_build_has_code_for():
+    data = {"model": "qwen3.6-27b", "checkpoint": "qwen3.6-27b-q8_k_xl"}
+    plan = planned_on(MIXED, data)
+    assert [gpu.name for gpu in plan.gpus] == [
+        "NVIDIA GeForce RTX 5090",
+        "NVIDIA GeForce RTX 3080",
+    ]
+    first, second = (int(word) for word in plan.parameters["tensor_split"].split(","))
+    assert first > second
+
+
+def test_tensors_are_split_over_unequal_cards_only_where_both_pins_say_so():
+    data = {"model": "qwen3.6-27b", "engine": "vllm", "gpus": [0, 1]}
+    mixed = ["RTX 3090", "RTX 5070 Ti"]
+    assert any("cards of one kind" in line for line in refused_on(mixed, data).reasons)
+    plan = planned_on(mixed, {**data, "tensor_parallel_size": 2, "max_num_seqs": 1})
+    assert plan.tensor_parallel_size == 2
+    assert any("unequal cards" in line for line in warnings_of(plan))
