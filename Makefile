@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin/python
 
-.PHONY: help environment demo test lint unit engine lab bench bench-decide clean
+.PHONY: help environment demo test test-all lint unit engine lab bench bench-decide clean
 
 help:
 	@echo "make demo    boot a throwaway node, serve a model on it, ask it, run again, clean up (KEEP=1 keeps it)"
 	@echo "make test    everything that CI runs: lint, types, unit tests, a real engine, real nodes (needs root)"
+	@echo "make test-all  the same, and every engine's own code asked again: four installs of 9-10 GB, one at a time"
 	@echo "make lint    ruff and mypy"
 	@echo "make unit    tests that need no node"
 	@echo "make engine  starts vLLM's CPU build on tiny models: what it prints is what we predict"
@@ -25,6 +26,9 @@ demo: environment
 	@$(RUN) -m tools.demo
 
 test: lint unit engine lab
+
+test-all: test
+	@$(RUN) -m pytest -m slow -v --durations=15
 
 lint: environment
 	@$(RUN) -m ruff check .

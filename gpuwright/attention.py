@@ -118,9 +118,12 @@ def _card(row: AttentionBackendRow, asked: Asked) -> Iterator[Reason]:
 
 
 def _kind(row: AttentionBackendRow, asked: Asked) -> Iterator[Reason]:
-    if asked.mla != row.mla and not row.either:
+    if not row.latent.serves(asked.mla):
         found = "latent attention" if asked.mla else "attention with heads"
         yield _needs(row, "the other kind of attention", found)
+    elif asked.mla and not asked.inside(row.latent_capabilities):
+        needed = f"compute capability {row.latent_capabilities} for latent attention"
+        yield _needs(row, needed, str(asked.capability))
     elif asked.sliding and not row.sliding:
         yield _needs(row, "full attention in every layer", "a sliding window")
 

@@ -22,6 +22,17 @@ class Toolchain(StrEnum):
         return order.index(self) >= order.index(needed)
 
 
+class Latent(StrEnum):
+    """Whether a backend computes latent attention (MLA)."""
+
+    NO = "no"
+    ONLY = "only"
+    TOO = "too"
+
+    def serves(self, mla: bool) -> bool:
+        return self is Latent.TOO or (self is Latent.ONLY) == mla
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AutoOrder:
     """The order in which an engine tries attention backends; the first rule that fits counts."""
@@ -126,9 +137,9 @@ class AttentionBackendRow:
     kv: tuple[KvRule, ...]
     heads: tuple[HeadRule, ...]
     sources: tuple[Claim, ...]
-    mla: bool = False
-    either: bool = False
-    """It computes latent attention as well as attention with heads."""
+    latent: Latent = Latent.NO
+    latent_capabilities: str = ""
+    """The cards with latent attention, where they are fewer."""
     sliding: bool = True
     sinks: tuple[SinkRule, ...] = ()
     versions: tuple[VersionRule, ...] = ()

@@ -120,6 +120,7 @@ def _backend_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
         yield from _dangling(f"{path}.engine", [row.engine], matrix.engines)
         yield from _range(f"{path}.releases", row.releases)
         yield from _range(f"{path}.capabilities", row.capabilities)
+        yield from _range(f"{path}.latent_capabilities", row.latent_capabilities)
         for index, rule in enumerate(row.kv):
             yield from _dangling(f"{path}.kv[{index}].dtypes", rule.dtypes, dtypes)
             yield from _range(f"{path}.kv[{index}].capabilities", rule.capabilities)

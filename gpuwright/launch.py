@@ -14,6 +14,8 @@ _VLLM_BACKENDS = {
     "flashinfer": "FLASHINFER",
     "triton": "TRITON_ATTN",
     "flex": "FLEX_ATTENTION",
+    "triton_flash_attn": "TRITON_FLASH_ATTN",
+    "triton_flashinfer": "TRITON_FLASHINFER",
     "turboquant": "TURBOQUANT",
     "b12x": "B12X",
     "triton_mla": "TRITON_MLA",
@@ -27,7 +29,6 @@ _GGUF_ENGINES = ("llama.cpp",)
 _BACKENDS: dict[str, dict[str, str]] = {"vllm": _VLLM_BACKENDS}
 _DTYPES: dict[str, dict[str, str]] = {
     "vllm": {"bf16": "bfloat16", "f16": "float16"},
-    "sglang": {"bf16": "bfloat16"},
 }
 
 

@@ -126,27 +126,28 @@ def install(
     engine: str, release: str, cuda: str, directory: Path, constraints: tuple[str, ...]
 ) -> EngineEnvironment:
     """Install the release into `directory` unless it stands there, with its stand-ins."""
-    stamp = directory / "installed"
-    if stamp.exists():
-        return EngineEnvironment(engine=engine, release=release, cuda=cuda, directory=directory)
-    began = time.monotonic()
+    stamp, seconds = directory / "installed", 0.0
+    if not stamp.exists():
+        began = time.monotonic()
+        _install(f"{engine}=={release}", directory, constraints)
+        seconds = time.monotonic() - began
+        stamp.touch()
+    # Always anew: they are of this checkout, and an environment may outlive it.
+    _stand_in(directory)
+    return EngineEnvironment(
+        engine=engine, release=release, cuda=cuda, directory=directory, seconds=seconds
+    )
+
+
+def _install(requirement: str, directory: Path, constraints: tuple[str, ...]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     limits = directory / "constraints.txt"
     limits.write_text("".join(f"{line}\n" for line in constraints), encoding="utf-8")
     _uv("venv", "-q", "--clear", "--python", PYTHON, str(directory / "venv"), index=False)
     _uv(
         *("pip", "install", "-q", "--python", str(directory / "venv/bin/python")),
-        *("--link-mode", "hardlink", "--constraint", str(limits), f"{engine}=={release}"),
+        *("--link-mode", "hardlink", "--constraint", str(limits), requirement),
         cache=directory.parent / "cache",
-    )
-    _stand_in(directory)
-    stamp.touch()
-    return EngineEnvironment(
-        engine=engine,
-        release=release,
-        cuda=cuda,
-        directory=directory,
-        seconds=time.monotonic() - began,
     )
 
 

@@ -49,7 +49,7 @@ def record_text(
 def outcome(told: Mapping[str, Any]) -> tuple[str, str]:
     """What was chosen, and whether it is made, in a record's words."""
     if told["chosen"] is None:
-        return "none", "no"
+        return "none", "yes"
     return told["chosen"], _CONSTRUCTS[told["constructs"]]
 
 

@@ -25,6 +25,13 @@ def test_gemma_4_is_forced_onto_triton_where_there_is_no_flash_attention_4(capab
     assert backend(asked(capability, head_sizes=(256, 512), family="gemma4")) == "triton"
 
 
+@pytest.mark.parametrize(
+    ("capability", "backend_there"), [("9.0", "triton_flash_attn"), ("10.0", "triton_flashinfer")]
+)
+def test_gemma_4s_images_ask_for_triton_beside_the_fast_backend(capability, backend_there):
+    assert backend(asked(capability, head_sizes=(256, 512), family="gemma4")) == backend_there
+
+
 def test_one_backend_serves_every_head_size_of_a_model():
     assert backend(asked(head_sizes=(256,))) == "flash_attn"
     assert backend(asked(head_sizes=(256, 512))) == "flashinfer"

@@ -15,7 +15,6 @@ from gpuwright.records import Cell, load_differences, load_record, recorded
 from gpuwright.versions import at_least, within
 
 MATRIX = load_matrix()
-LATENT = 576
 NONE = "none"
 
 
@@ -45,11 +44,11 @@ def cells(engine, release):
 
 def ours(engine, release, cell: Cell, dtype):
     row = MATRIX.engine_release(engine, release)
-    head = LATENT if cell.head == "mla" else int(cell.head)
+    heads = () if cell.head == "mla" else (int(cell.head),)
     asked = Asked(
         capability=cell.capability,
         kv=dtype,
-        head_sizes=(head,),
+        head_sizes=heads,
         mla=cell.head == "mla",
         sliding=cell.sliding == "yes",
         sinks=cell.sinks == "yes",
@@ -58,7 +57,7 @@ def ours(engine, release, cell: Cell, dtype):
     answer = chosen(row, MATRIX.backends(engine), [asked])
     if not isinstance(answer, AttentionBackendRow):
         return NONE, None
-    version = answer.version(cell.capability, head)
+    version = next((answer.version(cell.capability, size) for size in heads), None)
     return backend_word(engine, answer.backend), version.version if version else None
 
 

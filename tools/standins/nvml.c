@@ -102,6 +102,7 @@ static int number(void *handle) { return (int)((struct device *)handle - devices
 
 int nvmlInitWithFlags(unsigned flags) { (void)flags; PLAIN(); return 0; }
 int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+int nvmlInit(void) { return nvmlInitWithFlags(0); }
 int nvmlShutdown(void) { return 0; }
 
 const char *nvmlErrorString(int code) {

@@ -11,12 +11,14 @@ import json
 import logging
 import sys
 from types import SimpleNamespace
+from typing import get_args
 
 import torch
 from torch.overrides import TorchFunctionMode
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.platforms import current_platform
 from vllm.utils.import_utils import resolve_obj_by_qualname
+from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.attention.selector import AttentionSelectorConfig
 
 HEADS, KV_HEADS, WINDOW = 16, 4, 1024
@@ -118,7 +120,22 @@ def make(backend, cell):
 
 def flags():
     """Every option of `vllm serve`: its names, whether it takes a value, which are legal."""
-    return parser_flags(parser())
+    rows = parser_flags(parser())
+    # The parser takes any text for these: what is legal is looked up after it.
+    checked = {
+        "--kv-cache-dtype": cache_dtypes(),
+        "--attention-backend": list(AttentionBackendEnum.__members__),
+    }
+    for row in rows:
+        for name in set(row["names"]) & set(checked):
+            row.setdefault("values", checked[name])
+    return rows
+
+
+def cache_dtypes():
+    from vllm.config.cache import CacheDType
+
+    return list(get_args(CacheDType))
 
 
 def parser():
@@ -174,6 +191,7 @@ def check(arguments):
 
     try:
         parsed = parser().parse_args(arguments)
+        parsed.model = parsed.model_tag or parsed.model
         EngineArgs.from_cli_args(parsed).create_engine_config()
     except SystemExit as error:
         return f"the parser ended with {error.code}"
@@ -187,11 +205,7 @@ def main():
     told = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
     told["answers"] = [choose(cell) for cell in asked.get("cells", [])]
     if asked.get("kv_cache_dtypes"):
-        from typing import get_args
-
-        from vllm.config.cache import CacheDType
-
-        told["kv_cache_dtypes"] = list(get_args(CacheDType))
+        told["kv_cache_dtypes"] = cache_dtypes()
     if asked.get("flags"):
         told["flags"] = flags()
     if asked.get("defaults"):

@@ -1,0 +1,77 @@
+"""No golden plan for vLLM or SGLang is refused by the engine's own check of its configuration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from gpuwright.host import Host
+from gpuwright.launch import launch
+from gpuwright.layout import Layout
+from gpuwright.load import load_matrix
+from gpuwright.plan import Plan
+from gpuwright.records import recorded
+from gpuwright.selection import decide
+from gpuwright.want import Want
+from tools import model_folder
+from tools.ask_engine import PROCESSES
+from tools.golden import WANTS, document, rigs
+
+GIB = 2**30
+MATRIX = load_matrix()
+
+
+def plans(engine: str, release: str) -> Iterator[Plan]:
+    """Golden plans of the release, and what the same wants plan where it is pinned."""
+    for rig in rigs():
+        for want in WANTS.values():
+            for pins in ({}, {"engine": engine, "release": release}):
+                decision = decide(
+                    Host.from_document(document(rig)), Want.from_data(want | pins), MATRIX
+                )
+                if isinstance(decision, Plan) and (decision.engine, decision.release) == (
+                    engine,
+                    release,
+                ):
+                    yield decision
+
+
+def arguments(plan: Plan, folder) -> tuple[str, ...]:
+    """What follows the program's name in the plan's command."""
+    argv = launch(plan, Layout(), str(folder), "/opt/engine").argv
+    return argv[argv.index("serve") + 1 :] if "serve" in argv else argv[3:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "release"), recorded())
+def test_the_engine_takes_every_golden_plan(engine, release, environments, tmp_path):
+    environment = environments(engine, release)
+    asked: dict[tuple[str, int, int], set[tuple[str, ...]]] = {}
+    for plan in plans(engine, release):
+        folder = model_folder.write(tmp_path, *MATRIX.checkpoint(plan.checkpoint))
+        rig = (
+            plan.gpus[0].compute_capability,
+            math.ceil(plan.memory.available_bytes / GIB),
+            len(plan.gpus),
+        )
+        asked.setdefault(rig, set()).add(arguments(plan, folder))
+
+    def check(rig: tuple[str, int, int]) -> list[str]:
+        capability, memory_gib, cards = rig
+        lines = sorted(asked[rig])
+        told = environment.ask(
+            {"plans": lines}, capability=capability, memory_gib=memory_gib, cards=cards
+        )
+        return [
+            f"{capability} {' '.join(line)}: {answer}"
+            for line, answer in zip(lines, told["plans"], strict=True)
+            if answer is not None
+        ]
+
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        refused = [line for lines in pool.map(check, asked) for line in lines]
+    assert not refused, "\n".join(refused)
+    print(f"{sum(len(lines) for lines in asked.values())} configurations of {engine} {release}")
