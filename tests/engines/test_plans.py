@@ -18,7 +18,7 @@ from gpuwright.selection import decide
 from gpuwright.want import Want
 from tools import model_folder
 from tools.ask_engine import PROCESSES
-from tools.golden import WANTS, document, rigs
+from tools.golden import WANTS, document, rigs, wants_of
 
 GIB = 2**30
 MATRIX = load_matrix()
@@ -27,10 +27,10 @@ MATRIX = load_matrix()
 def plans(engine: str, release: str) -> Iterator[Plan]:
     """Golden plans of the release, and what the same wants plan where it is pinned."""
     for rig in rigs():
-        for want in WANTS.values():
+        for want in wants_of(rig):
             for pins in ({}, {"engine": engine, "release": release}):
                 decision = decide(
-                    Host.from_document(document(rig)), Want.from_data(want | pins), MATRIX
+                    Host.from_document(document(rig)), Want.from_data(WANTS[want] | pins), MATRIX
                 )
                 if isinstance(decision, Plan) and (decision.engine, decision.release) == (
                     engine,

@@ -2,15 +2,11 @@
 
 import pytest
 
-from gpuwright.host import Host
 from gpuwright.launch import launch
 from gpuwright.layout import Layout
-from gpuwright.load import load_matrix
 from gpuwright.plan import Plan
 from gpuwright.records import load_record, recorded
-from gpuwright.selection import decide
-from gpuwright.want import Want
-from tools.golden import WANTS, document, rigs
+from tools.golden import decision, rigs, wants_of
 
 RECORDED = recorded()
 
@@ -42,13 +38,12 @@ def faults(engine, release, arguments):
 
 
 def commands():
-    matrix = load_matrix()
     for rig in rigs():
-        for want in WANTS.values():
-            decision = decide(Host.from_document(document(rig)), Want.from_data(want), matrix)
-            if isinstance(decision, Plan) and (decision.engine, decision.release) in RECORDED:
-                argv = launch(decision, Layout(), "/models/m", "/opt/engine").argv
-                yield decision.engine, decision.release, argv[3:]
+        for want in wants_of(rig):
+            plan = decision(rig, want)
+            if isinstance(plan, Plan) and (plan.engine, plan.release) in RECORDED:
+                argv = launch(plan, Layout(), "/models/m", "/opt/engine").argv
+                yield plan.engine, plan.release, argv[3:]
 
 
 def test_every_flag_of_a_golden_plan_is_legal_in_its_release():
