@@ -11,6 +11,7 @@ from gpuwright.attention_rows import AttentionBackendRow
 from gpuwright.engine_rows import ReleaseRow
 from gpuwright.feature_rows import FeatureRow
 from gpuwright.gpu_names import GpuIndex, index_gpus
+from gpuwright.hazard_rows import HazardRow
 from gpuwright.memory.terms import TermsRow
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.refusals import WantError
@@ -18,7 +19,6 @@ from gpuwright.rows import (
     CudaRow,
     DistroRow,
     GpuRow,
-    HazardRow,
     KvCacheDtypeRow,
     QuantizationRow,
     WorkloadRow,

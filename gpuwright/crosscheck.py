@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator
 from gpuwright.catalogue import Matrix, Named
 from gpuwright.engine_rows import MemoryModel
 from gpuwright.gpu_names import normalized
+from gpuwright.hazard_rows import RANGES, HazardRow
+from gpuwright.host import OWN_KERNEL
 from gpuwright.model_rows import Role
-from gpuwright.rows import GpuRow, HazardRow
+from gpuwright.onnode.machine import CONTAINERS
+from gpuwright.rows import GpuRow, Scalar
 from gpuwright.versions import check_range, parse_version
-
-HAZARD_PARAMETERS = frozenset({"prefix_caching", "eager", "custom_all_reduce", "nccl_peer_access"})
-"""Plan parameters that a hazard may set: those that launch.py turns into flags."""
-
 
 MEASURED = frozenset(MemoryModel) - {MemoryModel.LLAMA_CPP, MemoryModel.UNKNOWN}
 """Models that need measured terms."""
@@ -190,14 +189,24 @@ def _hazard_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
         "quantizations": {row.id for row in matrix.quantizations},
         "families": {row.family for row in matrix.models},
         "models": {row.id for row in matrix.models},
+        "formats": {name for row in matrix.releases for name in row.formats},
+        "cuda": {row.id for row in matrix.cuda},
+        "gpus": {row.id for row in matrix.gpus},
+        "kinds": {row.kind for row in matrix.gpus},
+        "features": {row.id for row in matrix.features},
+        "not_features": {row.id for row in matrix.features},
+        "virtualizations": {*OWN_KERNEL, *CONTAINERS},
     }
+    switches: dict[str, Scalar] = {}
     for row in matrix.hazards:
         path = labels[id(row)]
         for key, words in known.items():
             yield from _dangling(f"{path}.when.{key}", getattr(row.when, key), words)
-        yield from _range(f"{path}.when.capabilities", row.when.capabilities)
-        yield from _range(f"{path}.when.tensor_parallel", row.when.tensor_parallel)
-        yield from _dangling(f"{path}.sets", row.sets, HAZARD_PARAMETERS)
+        for key in RANGES:
+            yield from _range(f"{path}.when.{key}", getattr(row.when, key))
+        for key, value in row.sets.items():
+            if type(value) is bool and switches.setdefault(key, value) is not value:
+                yield f"{path}.sets.{key}: {value}, and another row says {not value}"
         yield from _bounds(path, row)
 
 

@@ -12,13 +12,14 @@ from gpuwright.drafting import draftings
 from gpuwright.engine_rows import MemoryModel, ReleaseRow
 from gpuwright.feature_rows import FeatureSupport, Grade
 from gpuwright.features import excluded, support_of
-from gpuwright.hazards import hazards_of
+from gpuwright.hazard_rows import HazardRow
+from gpuwright.hazards import hazards_of, settings_of, surroundings
 from gpuwright.host import Gpu
 from gpuwright.memory import coarse, llama_cpp, sglang, vllm
 from gpuwright.memory.request import DraftMemory, Fit, MemoryRequest
 from gpuwright.model_rows import LayerKind
 from gpuwright.refusals import Hazardous, Needs, OutOfMemory, Reason
-from gpuwright.rows import Effect, HazardRow, KvCacheDtypeRow, Scalar
+from gpuwright.rows import Effect, KvCacheDtypeRow, Scalar
 from gpuwright.site import (
     Combination,
     Site,
@@ -228,19 +229,30 @@ def _with_cache(site: Site, combination: Combination, kv: KvCacheDtypeRow) -> Ca
     reason = _exclusion(site, combination, kv, backend)
     if reason is not None:
         return reason
-    hazards = tuple(hazards_of(combination, site.matrix))
-    for hazard in hazards:
-        if hazard.effect is Effect.REFUSE:
-            return Hazardous(because=hazard.because, instead=hazard.instead, row=hazard.id)
-    settings = _settings(site, hazards)
-    if settings.get("prefix_caching") is False:
-        combination = replace(combination, features=combination.features - {PREFIX_CACHING})
+    around = replace(
+        surroundings(site.host),
+        max_num_seqs=site.want.max_num_seqs or _slots(site, combination),
+        max_num_batched_tokens=site.want.max_num_batched_tokens
+        or site.pins.workload.max_num_batched_tokens,
+    )
+    hazards = tuple(hazards_of(combination, site.matrix, around))
+    reason = _refusing(hazards)
+    if reason is not None:
+        return reason
+    settings = _settings(site, combination, hazards)
+    combination = _under(combination, settings)
     request = _memory_request(site, combination, kv, settings)
     if not isinstance(request, MemoryRequest):
         return request
     fit = _FITS[release.memory_model](request)
     if not isinstance(fit, Fit):
         return fit
+    around = replace(around, max_model_len=fit.max_model_len)
+    for_length = hazards_of(combination, site.matrix, around)
+    hazards += tuple(row for row in for_length if row.when.max_model_len)
+    reason = _refusing(hazards)
+    if reason is not None:
+        return reason
     if fit.parameters.get("cpu_expert_layers"):
         combination = replace(combination, features=combination.features | {OFFLOAD})
     return Candidate(
@@ -356,26 +368,62 @@ def _exclusion(
     return None
 
 
-def _settings(site: Site, hazards: tuple[HazardRow, ...]) -> dict[str, Scalar]:
-    """What hazards to avoid set where nothing is pinned, then the pins."""
-    found: dict[str, Scalar] = {}
+def _refusing(hazards: tuple[HazardRow, ...]) -> Reason | None:
     for row in hazards:
-        if row.effect is Effect.AVOID:
-            found |= row.sets
-    for name in ("prefix_caching", "max_num_batched_tokens"):
-        pinned = getattr(site.want, name)
-        if pinned is not None:
-            found[name] = pinned
-    return found
+        if row.effect is Effect.REFUSE:
+            return Hazardous(because=row.because, instead=row.instead, row=row.id)
+    return None
+
+
+def _settings(
+    site: Site, combination: Combination, hazards: tuple[HazardRow, ...]
+) -> dict[str, Scalar]:
+    """What hazards to avoid set where nothing is pinned, and the pins."""
+    want = site.want
+    pins = {
+        "prefix_caching": want.prefix_caching,
+        "max_num_batched_tokens": want.max_num_batched_tokens,
+        "max_num_seqs": want.max_num_seqs,
+        "draft_tokens": want.speculative.tokens if want.speculative is not None else None,
+    }
+    said = {name: value for name, value in pins.items() if value is not None}
+    found = settings_of(hazards, frozenset(said))
+    for name, asked in (
+        ("max_num_batched_tokens", site.pins.workload.max_num_batched_tokens),
+        ("max_num_seqs", _slots(site, combination)),
+    ):
+        if name in found:
+            found[name] = min(int(found[name]), asked)
+    return found | said
+
+
+def _under(combination: Combination, settings: dict[str, Scalar]) -> Combination:
+    """`combination` with what `settings` say of its features and its draft."""
+    if settings.get("prefix_caching") is False:
+        combination = replace(combination, features=combination.features - {PREFIX_CACHING})
+    drafting = combination.drafting
+    if drafting is not None:
+        most = int(settings.get("draft_tokens", drafting.tokens))
+        if most < drafting.tokens:
+            combination = replace(combination, drafting=replace(drafting, tokens=most))
+    return combination
+
+
+def _slots(site: Site, combination: Combination) -> int:
+    """Requests at once that the workload asks for, as far as the engine and the node can."""
+    slots = site.pins.workload.max_num_seqs
+    if not splits_tensors(combination.release):
+        slots = min(slots, MAX_SLOTS)
+    if not combination.gpus:
+        slots = min(slots, max(1, site.host.cpu_threads or 1))
+    return slots
 
 
 def _memory_request(
     site: Site, combination: Combination, kv: KvCacheDtypeRow, settings: dict[str, Scalar]
 ) -> MemoryRequest | Reason:
     model, workload, host = combination.model, site.pins.workload, site.host
-    slots = workload.max_num_seqs
-    if not splits_tensors(combination.release):
-        slots = min(slots, MAX_SLOTS)
+    slots = _slots(site, combination)
     if combination.gpus:
         cap = int(settings.get(SHARE_CAP, 100))
         devices = tuple(card_memory(gpu, site.matrix).capped(cap) for gpu in combination.gpus)
@@ -383,7 +431,6 @@ def _memory_request(
         return Needs(subject="RAM", needed="a size", found="unknown")
     else:
         devices = (ram_memory(host.memory_total_bytes),)
-        slots = min(slots, max(1, host.cpu_threads or 1))
     drafting, drafter = combination.drafting, None
     if drafting is not None and drafting.drafter is not None:
         rows = drafting.drafter.drafts
@@ -407,7 +454,7 @@ def _memory_request(
         on_gpu=bool(combination.gpus),
         model_context_tokens=model.max_context_tokens,
         target_context_tokens=min(workload.context_tokens, model.max_context_tokens),
-        target_num_seqs=slots,
+        target_num_seqs=int(settings.get("max_num_seqs", slots)),
         max_num_batched_tokens=int(
             settings.get("max_num_batched_tokens", workload.max_num_batched_tokens)
         ),

@@ -1,25 +1,86 @@
-"""Hazards: which rows of the matrix a combination meets."""
+"""Hazards: which rows of the matrix a combination meets, and what they change of a plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from gpuwright.catalogue import Matrix
+from gpuwright.hazard_rows import PARAMETERS, Compiler, HazardRow
+from gpuwright.host import Host
 from gpuwright.memory.request import MIB
-from gpuwright.rows import HazardRow, When
+from gpuwright.rows import Scalar
 from gpuwright.site import Combination
 from gpuwright.versions import at_least, within
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Surroundings:
+    """What a hazard may ask for beside the combination: of the node, and of what the plan would
+    set. None: not known, and no condition on it holds."""
+
+    driver: str | None = None
+    virtualization: str | None = None
+    cpu: str | None = None
+    ram_bytes: int | None = None
+    compiler: Compiler = Compiler.UNKNOWN
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+
+
+def surroundings(host: Host) -> Surroundings:
+    """What `host` says; the plan's settings are still open."""
+    return Surroundings(
+        driver=host.driver_version,
+        virtualization=host.virtualization,
+        cpu=host.cpu_model,
+        ram_bytes=host.memory_total_bytes,
+    )
+
+
+_NOWHERE = Surroundings()
+
+
 def hazards_of(
-    combination: Combination, matrix: Matrix, *, speculative: bool = False
+    combination: Combination, matrix: Matrix, around: Surroundings = _NOWHERE
 ) -> Iterator[HazardRow]:
     """The hazards that `combination`, with backend and cache chosen, meets; in matrix order."""
+    engine, release = combination.release.engine, combination.release.release
+    asked = _Asked(combination, matrix, around)
     for row in matrix.hazards:
-        if _in_releases(row, combination.release.release) and _meets(
-            row.when, combination, speculative
+        when = row.when
+        if when.engines and engine not in when.engines:
+            continue
+        if _in_releases(row, release) and all(
+            _CHECKS[name](getattr(when, name), asked) for name in when.named
         ):
             yield row
+
+
+def settings_of(
+    hazards: Iterable[HazardRow], pinned: frozenset[str] = frozenset()
+) -> dict[str, Scalar]:
+    """What `hazards` change of a plan's defaults; nothing that is `pinned`. Of several ceilings
+    the least counts."""
+    found: dict[str, Scalar] = {}
+    for row in hazards:
+        for key, value in row.sets.items():
+            if key in pinned:
+                continue
+            ceiling = PARAMETERS[key] is int
+            found[key] = min(int(value), int(found.get(key, value))) if ceiling else value
+    return found
+
+
+def is_applied(row: HazardRow, settings: dict[str, Scalar]) -> bool:
+    """Whether `settings` hold all that `row` would set; a pin may say otherwise."""
+    return bool(row.sets) and all(
+        key in settings
+        and (int(settings[key]) <= int(value) if PARAMETERS[key] is int else settings[key] is value)
+        for key, value in row.sets.items()
+    )
 
 
 def _in_releases(row: HazardRow, release: str) -> bool:
@@ -28,37 +89,100 @@ def _in_releases(row: HazardRow, release: str) -> bool:
     return row.fixed is None or not at_least(release, row.fixed)
 
 
-def _meets(when: When, combination: Combination, speculative: bool) -> bool:
-    backend = combination.backend.backend if combination.backend else ""
-    named = (
-        (when.engines, combination.release.engine),
-        (when.build_tags, combination.tag.tag),
-        (when.backends, backend),
-        (when.kv_cache_dtypes, combination.kv.id if combination.kv else ""),
-        (when.quantizations, combination.checkpoint.quantization),
-        (when.families, combination.model.family),
-        (when.models, combination.model.id),
-    )
-    if any(words and word not in words for words, word in named) or backend in when.not_backends:
-        return False
-    if when.device is not None and combination.tag.device is not when.device:
-        return False
-    capability = combination.capability
-    if when.capabilities and (capability is None or not within(capability, when.capabilities)):
-        return False
-    if when.card_below_mib is not None and not (
-        combination.gpus
-        and min(gpu.total_bytes or 0 for gpu in combination.gpus) < when.card_below_mib * MIB
-    ):
-        return False
-    size = str(combination.tensor_parallel_size)
-    if when.tensor_parallel and not within(size, when.tensor_parallel):
-        return False
-    return all(
-        wanted is None or wanted == found
-        for wanted, found in (
-            (when.nvlink, combination.nvlink),
-            (when.speculative, speculative),
-            (when.experts_misfit, combination.experts_misfit),
-        )
-    )
+class _Asked:
+    """A combination with its surroundings, and what several rows ask of it worked out once."""
+
+    __slots__ = ("around", "combination", "matrix", "rows")
+
+    def __init__(self, combination: Combination, matrix: Matrix, around: Surroundings) -> None:
+        self.combination = combination
+        self.matrix = matrix
+        self.around = around
+        self.rows: list[Any] | None = None
+
+    @property
+    def cards(self) -> list[Any]:
+        """Rows of the listed cards among those of the combination."""
+        if self.rows is None:
+            found = (self.matrix.gpu(gpu) for gpu in self.combination.gpus)
+            self.rows = [row for row in found if row is not None]
+        return self.rows
+
+
+def _capability(spec: str, asked: _Asked) -> bool:
+    capability = asked.combination.capability
+    return capability is not None and within(capability, spec)
+
+
+def _range(found: object, spec: str) -> bool:
+    return found is not None and within(str(found), spec)
+
+
+def _smallest_below(mib: int, asked: _Asked) -> bool:
+    gpus = asked.combination.gpus
+    return bool(gpus) and min(gpu.total_bytes or 0 for gpu in gpus) < mib * MIB
+
+
+def _ram_misfit(wanted: bool, asked: _Asked) -> bool:
+    ram, weights = asked.around.ram_bytes, asked.combination.checkpoint.max_bytes
+    return ram is not None and weights is not None and wanted is (ram < weights)
+
+
+def _layers(kinds: tuple[Any, ...], asked: _Asked) -> bool:
+    groups = asked.combination.model.architecture.groups
+    return any(group.kind in kinds for group in groups)
+
+
+def _backend(asked: _Asked) -> str:
+    backend = asked.combination.backend
+    return backend.backend if backend else ""
+
+
+def _draft_tokens(spec: str, asked: _Asked) -> bool:
+    drafting = asked.combination.drafting
+    return drafting is not None and within(str(drafting.tokens), spec)
+
+
+_CHECKS: dict[str, Callable[[Any, _Asked], bool]] = {
+    "engines": lambda words, asked: asked.combination.release.engine in words,
+    "build_tags": lambda words, asked: asked.combination.tag.tag in words,
+    "cuda": lambda words, asked: asked.combination.tag.cuda in words,
+    "device": lambda word, asked: asked.combination.tag.device is word,
+    "backends": lambda words, asked: _backend(asked) in words,
+    "not_backends": lambda words, asked: _backend(asked) not in words,
+    "kv_cache_dtypes": lambda words, asked: (
+        asked.combination.kv is not None and asked.combination.kv.id in words
+    ),
+    "quantizations": lambda words, asked: asked.combination.checkpoint.quantization in words,
+    "formats": lambda words, asked: asked.combination.checkpoint.format in words,
+    "families": lambda words, asked: asked.combination.model.family in words,
+    "models": lambda words, asked: asked.combination.model.id in words,
+    "layers": _layers,
+    "experts_misfit": lambda wanted, asked: asked.combination.experts_misfit is wanted,
+    "speculative": lambda wanted, asked: (asked.combination.drafting is not None) is wanted,
+    "draft_tokens": _draft_tokens,
+    "features": lambda words, asked: not asked.combination.features.isdisjoint(words),
+    "not_features": lambda words, asked: asked.combination.features.isdisjoint(words),
+    "capabilities": _capability,
+    "kinds": lambda words, asked: any(row.kind in words for row in asked.cards),
+    "gpus": lambda words, asked: any(row.id in words for row in asked.cards),
+    "unified_memory": lambda wanted, asked: (
+        any(row.unified_memory for row in asked.cards) is wanted
+    ),
+    "card_below_mib": _smallest_below,
+    "cards": lambda spec, asked: _range(len(asked.combination.gpus), spec),
+    "mixed_cards": lambda wanted, asked: (
+        (len({gpu.compute_capability for gpu in asked.combination.gpus}) > 1) is wanted
+    ),
+    "tensor_parallel": lambda spec, asked: _range(asked.combination.tensor_parallel_size, spec),
+    "nvlink": lambda wanted, asked: asked.combination.nvlink is wanted,
+    "drivers": lambda spec, asked: _range(asked.around.driver, spec),
+    "virtualizations": lambda words, asked: asked.around.virtualization in words,
+    "cpus": lambda words, asked: (asked.around.cpu or "").startswith(words),
+    "compiler": lambda words, asked: asked.around.compiler in words,
+    "ram_misfit": _ram_misfit,
+    "max_model_len": lambda spec, asked: _range(asked.around.max_model_len, spec),
+    "max_num_seqs": lambda spec, asked: _range(asked.around.max_num_seqs, spec),
+    "max_num_batched_tokens": lambda spec, asked: _range(asked.around.max_num_batched_tokens, spec),
+}
+"""One question per condition of When."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from gpuwright.features import filled
 from gpuwright.layout import Layout
 from gpuwright.plan import Plan
+from gpuwright.versions import at_least
 
 _VLLM_BACKENDS = {
     "flash_attn": "FLASH_ATTN",
@@ -151,6 +152,10 @@ def _vllm(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launc
         argv.append("--enforce-eager")
     argv += _python_flags(plan)
     environment = _python_environment(plan, engine_dir) | {"VLLM_NO_USAGE_STATS": "1"}
+    if parameters.get("flashinfer_sampler") is False:
+        environment["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
+    if parameters.get("flashinfer_fp8_gemm") is False:
+        environment["VLLM_DISABLED_KERNELS"] = "FlashInferFP8ScaledMMLinearKernel"
     return Launch(argv=tuple(argv), environment=environment, secret_names=("VLLM_API_KEY",))
 
 
@@ -184,6 +189,10 @@ def _sglang(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Lau
         plan.attention_backend,
         "--enable-metrics",
     ]
+    if "graph_batch_cap" in parameters:
+        by_phase = at_least(plan.release, "0.5.23")
+        flag = "--cuda-graph-max-bs-decode" if by_phase else "--cuda-graph-max-bs"
+        argv += [flag, str(parameters["graph_batch_cap"])]
     if parameters.get("linear_state_slots"):
         argv += ["--max-mamba-cache-size", str(parameters["linear_state_slots"])]
     argv += _python_flags(plan)

@@ -13,6 +13,7 @@ from gpuwright.catalogue import Matrix
 from gpuwright.crosscheck import cross_faults
 from gpuwright.engine_rows import ReleaseRow
 from gpuwright.feature_rows import FeatureRow
+from gpuwright.hazard_rows import HazardRow
 from gpuwright.memory.terms import TermsRow
 from gpuwright.model_rows import ModelRow
 from gpuwright.refusals import MatrixError, WantError
@@ -20,7 +21,6 @@ from gpuwright.rows import (
     CudaRow,
     DistroRow,
     GpuRow,
-    HazardRow,
     KvCacheDtypeRow,
     QuantizationRow,
     WorkloadRow,

@@ -11,10 +11,10 @@ from gpuwright.engine_rows import MemoryModel
 from gpuwright.feature_rows import FeatureSupport
 from gpuwright.features import filled, support_of
 from gpuwright.fitting import VISION, Candidate
+from gpuwright.hazards import is_applied
 from gpuwright.plan import ModelFile, Plan, PlannedGpu, PlanWarning, Rejection, Speculation
 from gpuwright.refusals import gib
 from gpuwright.routing import route_for
-from gpuwright.rows import Effect
 from gpuwright.site import Combination, Site
 
 FEW_THREADS = 8
@@ -67,10 +67,15 @@ def plan_of(site: Site, best: Candidate, why_not: tuple[Rejection, ...]) -> Plan
     )
 
 
+_ELSEWHERE = frozenset({"max_num_seqs", "draft_tokens", "gpu_memory_share_cap"})
+"""Settings that the plan says in fields of its own, or in its memory plan."""
+
+
 def _parameters(site: Site, best: Candidate) -> dict[str, Any]:
     """Engine settings in neutral words: the memory plan's, the hazards', the model's."""
     chosen, host = best.combination, site.host
-    found: dict[str, Any] = dict(best.fit.parameters) | best.settings
+    found: dict[str, Any] = dict(best.fit.parameters)
+    found |= {key: value for key, value in best.settings.items() if key not in _ELSEWHERE}
     if chosen.release.memory_model is MemoryModel.LLAMA_CPP:
         threads = host.cpu_threads or 1
         # Threads beyond the cores only wait for one another; of many threads half are cores.
@@ -196,7 +201,7 @@ def _warnings(site: Site, best: Candidate) -> Iterator[PlanWarning]:
             because=row.because,
             instead=row.instead,
             hazard=row.id,
-            applied=row.effect is Effect.AVOID and bool(row.sets),
+            applied=is_applied(row, best.settings),
         )
     for text in _remarks(site, best):
         yield PlanWarning(because=text)
@@ -222,8 +227,6 @@ def _remarks(site: Site, best: Candidate) -> Iterator[str]:
     for path in (layout.model_store, layout.cache, layout.engines):
         if host.disks.get(path) is None:
             yield f"free space below {path} is unknown"
-    if host.virtualization == "wsl":
-        yield "WSL hides about 1.3 GiB of the card"
     running = host.service is not None and host.service.may_run
     free = host.memory_available_bytes
     if not chosen.gpus and free is not None and not running:

@@ -178,43 +178,6 @@ class QuantizationRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class When:
-    """A hazard's conditions: all that are named must hold."""
-
-    engines: tuple[str, ...] = ()
-    build_tags: tuple[str, ...] = ()
-    capabilities: str = ""
-    device: Device | None = None
-    backends: tuple[str, ...] = ()
-    not_backends: tuple[str, ...] = ()
-    kv_cache_dtypes: tuple[str, ...] = ()
-    quantizations: tuple[str, ...] = ()
-    families: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()
-    tensor_parallel: str = ""
-    nvlink: bool | None = None
-    speculative: bool | None = None
-    card_below_mib: int | None = None
-    """The smallest card is labelled with less memory than this."""
-    experts_misfit: bool | None = None
-    """An expert's share does not divide by the checkpoint's group size."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class HazardRow:
-    id: str
-    when: When
-    effect: Effect
-    because: str
-    sources: tuple[Claim, ...]
-    instead: str | None = None
-    sets: dict[str, Scalar] = field(default_factory=dict)
-    """Plan parameters that an `avoid` or `warn` changes, in neutral words."""
-    introduced: str | None = None
-    fixed: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
     """An order of engines for a workload; the first route whose conditions hold counts."""
 

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwright.crosscheck import HAZARD_PARAMETERS
+from gpuwright.hazard_rows import PARAMETERS
 from gpuwright.launch import ENGINES, launch
 from gpuwright.layout import Layout
 from gpuwright.load import load_matrix
@@ -110,14 +110,28 @@ def test_every_attention_backend_can_be_spelled(row):
         }
 
 
-@pytest.mark.parametrize("parameter", sorted(HAZARD_PARAMETERS - {"prefix_caching"}))
-def test_every_parameter_that_a_hazard_may_set_changes_the_start(parameter):
+SWITCHES = sorted({key for key, kind in PARAMETERS.items() if kind is bool} - {"prefix_caching"})
+
+
+@pytest.mark.parametrize("parameter", SWITCHES)
+def test_every_switch_that_a_hazard_may_turn_changes_the_start(parameter):
     plan = planned("2x3090-nvlink", {"model": "qwen3.6-27b", "engine": "vllm"})
     settings = [
         started(replace(plan, parameters=plan.parameters | {parameter: value}))
         for value in (True, False)
     ]
     assert settings[0] != settings[1]
+
+
+@pytest.mark.parametrize(
+    ("release", "flag"),
+    [("0.5.23", "--cuda-graph-max-bs-decode"), ("0.5.10.post1", "--cuda-graph-max-bs")],
+)
+def test_sglang_is_told_how_many_requests_its_graphs_are_for(release, flag):
+    plan = planned("2x3090-nvlink", {"model": "qwen3.6-27b", "engine": "vllm"})
+    settings = {"chunked_prefill_tokens": 2048, "mem_fraction_static": "0.80", "graph_batch_cap": 4}
+    plan = replace(plan, engine="sglang", release=release, parameters=settings)
+    assert value(started(plan), flag) == "4"
 
 
 def test_prefix_caching_is_said_to_vllm_either_way():

@@ -178,8 +178,8 @@ def test_refuses_an_alias_that_means_two_rows(copy):
 
 
 def test_refuses_a_row_without_sources(copy):
-    edit(copy, "hazards.yaml", lambda rows: rows[0].update(sources=[]))
-    assert faults(copy) == ("hazards.yaml[0].sources: empty",)
+    edit(copy, "hazards/vllm.yaml", lambda rows: rows[0].update(sources=[]))
+    assert faults(copy) == ("hazards/vllm.yaml[0].sources: empty",)
 
 
 def test_refuses_a_source_that_covers_what_is_not_there(copy):
@@ -191,9 +191,9 @@ def test_refuses_a_source_that_covers_what_is_not_there(copy):
 
 
 def test_refuses_a_range_that_does_not_parse(copy):
-    edit(copy, "hazards.yaml", lambda rows: rows[1]["when"].update(capabilities="8.9"))
+    edit(copy, "hazards/sglang.yaml", lambda rows: rows[1]["when"].update(capabilities="8.9"))
     assert faults(copy) == (
-        "hazards.yaml[1].when.capabilities: '8.9' is not a bound such as '>=8.0'",
+        "hazards/sglang.yaml[1].when.capabilities: '8.9' is not a bound such as '>=8.0'",
     )
 
 
@@ -271,8 +271,34 @@ def test_an_operators_file_that_is_a_directory_is_named(tmp_path):
 
 
 def test_refuses_a_hazard_that_sets_what_no_engine_is_told(copy):
-    edit(copy, "hazards.yaml", lambda rows: rows[0].update(sets={"prefix_cache": False}))
-    assert faults(copy) == ("hazards.yaml[0].sets: no row has the id 'prefix_cache'",)
+    edit(copy, "hazards/vllm.yaml", lambda rows: rows[0].update(sets={"prefix_cache": False}))
+    assert faults(copy)[0].startswith("hazards/vllm.yaml[0].sets.prefix_cache: unknown; known: ")
+
+
+def test_refuses_a_hazard_whose_setting_is_of_another_kind_or_stands_beside_a_warning(copy):
+    edit(copy, "hazards/vllm.yaml", lambda rows: rows[0].update(sets={"eager": 1}, effect="warn"))
+    assert faults(copy) == (
+        "hazards/vllm.yaml[0].sets: stands beside effect avoid alone",
+        "hazards/vllm.yaml[0].sets.eager: int where bool is needed",
+    )
+
+
+def test_refuses_hazards_that_turn_a_switch_both_ways(copy):
+    edit(copy, "hazards/vllm.yaml", lambda rows: rows[0].update(sets={"prefix_caching": True}))
+    assert faults(copy) == (
+        "hazards/vllm.yaml[0].sets.prefix_caching: True, and another row says False",
+    )
+
+
+def test_refuses_a_hazard_of_a_machine_that_the_probe_never_names(copy):
+    edit(
+        copy,
+        "hazards/machines.yaml",
+        lambda rows: rows[0]["when"].update(virtualizations=["wsl2"]),
+    )
+    assert faults(copy) == (
+        "hazards/machines.yaml[0].when.virtualizations: no row has the id 'wsl2'",
+    )
 
 
 @pytest.mark.parametrize(("key", "value"), [("url", "http://example.org"), ("read", "last week")])
