@@ -1,0 +1,1 @@
+"""What people reported of real rigs, and what we decide there."""
