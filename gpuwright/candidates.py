@@ -47,8 +47,9 @@ class Failure:
 
 
 def candidates(site: Site) -> Iterator[Candidate | Failure]:
-    """All of them, in the matrix's order; of each engine only the newest build that runs."""
-    current: dict[tuple[str, Device], str] = {}
+    """All of them, in the matrix's order; of each engine only the newest build that runs, and an
+    older one where it has code for more of the cards."""
+    current: dict[tuple[str, Device], tuple[str, frozenset[str]]] = {}
     for release in site.matrix.releases:
         for tag in release.build_tags:
             if not site.pins.admits_release(release, tag):
@@ -56,12 +57,13 @@ def candidates(site: Site) -> Iterator[Candidate | Failure]:
             label = release_label(release, tag)
             reason = _release_reason(site, release, tag)
             newer = current.get((release.engine, tag.device))
-            if reason is None and newer is not None:
-                reason = Superseded(by=newer)
+            covered = _covered(site, tag) if reason is None else frozenset()
+            if reason is None and newer is not None and covered <= newer[1]:
+                reason = Superseded(by=newer[0])
             if reason is not None:
                 yield Failure(label=label, reason=reason, of_model=False)
                 continue
-            current[(release.engine, tag.device)] = label
+            current[(release.engine, tag.device)] = (label, covered)
             for model in site.pins.models:
                 yield from _of_model(site, release, tag, model)
 
@@ -85,8 +87,16 @@ def _release_reason(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Reason
         reason = compat.driver(host, tag, site.matrix)
     if reason is None and host.gpus and tag.device is Device.CUDA:
         found = [compat.kernels(gpu, tag) for gpu in pinned_gpus(host, want)]
-        reason = found[0] if all(found) else None
+        # Pinned cards are all to be used; of others one that the build has code for will do.
+        short = all(found) if want.gpus is None else any(found)
+        reason = compat.first(found) if short else None
     return reason
+
+
+def _covered(site: Site, tag: BuildTagRow) -> frozenset[str]:
+    """UUIDs of the cards that the build has code for."""
+    cards = pinned_gpus(site.host, site.want)
+    return frozenset(gpu.uuid for gpu in cards if compat.kernels(gpu, tag) is None)
 
 
 def _of_model(

@@ -40,6 +40,10 @@ class TermsRow:
     prompt_workspace_mib: int
     """What linear attention takes beyond the profile while it reads a prompt, at 8192 a step."""
     max_share_percent: int
+    pinned_share_percent: int = 0
+    """As `max_share_percent`, for a pinned context that does not fit otherwise."""
+    pinned_workspace_mib: int = 0
+    """What such a context keeps of the prompt workspace."""
     """Of a card's memory, that the engine is given at most; of what is left, for a coarse model."""
     sources: tuple[Claim, ...]
     graphs_in_budget: bool = True

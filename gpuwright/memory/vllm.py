@@ -6,12 +6,22 @@ rounded up.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 
 from gpuwright.architecture import LayerKind
 from gpuwright.memory.layers import growing_bytes_per_token, sequence_state_bytes
 from gpuwright.memory.pool import Pool, measured_pool, pool
-from gpuwright.memory.request import SPARE_PERCENT, Figures, Fit, MemoryRequest, tight
+from gpuwright.memory.request import (
+    GIB,
+    MIB,
+    SPARE_PERCENT,
+    Figures,
+    Fit,
+    MemoryRequest,
+    comfort_bytes,
+    tight,
+)
 from gpuwright.plan import MemoryPlan, MemoryTerm
 from gpuwright.refusals import Needs, OutOfMemory, Reason
 
@@ -71,7 +81,9 @@ def fixed_terms(request: MemoryRequest) -> tuple[MemoryTerm, ...]:
 
 def graph_term(request: MemoryRequest) -> MemoryTerm:
     assert request.terms is not None
-    graphs = request.terms.graph_bytes(request.sequences, drafter=request.draft is not None)
+    # A drafter without layers of its own, as Gemma's assistant, captured no graphs worth the name.
+    drafter = request.draft is not None and request.draft.groups != ()
+    graphs = request.terms.graph_bytes(request.sequences, drafter=drafter)
     return MemoryTerm(name="CUDA graphs", bytes=graphs, note=f"{request.sequences} requests")
 
 
@@ -86,17 +98,40 @@ def prompt_workspace_bytes(request: MemoryRequest) -> int:
 
 
 def fit(request: MemoryRequest) -> Fit | Reason:
-    """The plan of `request` under vLLM, on CUDA devices of equal role."""
-    device, terms = request.smallest, request.terms
+    """The plan of `request` under vLLM, on CUDA devices of equal role.
+
+    A pinned context that fits only beside a smaller reserve is planned with it, and says so.
+    """
+    terms = request.terms
     assert terms is not None
     shared = layout(request)
     if not isinstance(shared, Pool):
         return shared
-    workspace, fixed = prompt_workspace_bytes(request), fixed_terms(request)
+    workspace = prompt_workspace_bytes(request)
+    answer = _attempt(request, shared, workspace, terms.max_share_percent)
+    if isinstance(answer, Fit) or request.max_model_len is None:
+        return answer
+    least = min(workspace, terms.pinned_workspace_mib * MIB)
+    closer = _attempt(request, shared, least, terms.pinned_share_percent)
+    if not isinstance(closer, Fit):
+        return answer
+    warning = (
+        f"the pinned context leaves {closer.figures.reserve_bytes / GIB:.2f} GiB outside the pool, "
+        f"where {max(workspace, comfort_bytes(request.smallest.available_bytes)) / GIB:.2f} GiB "
+        "are advised"
+    )
+    return replace(closer, warnings=(warning, *closer.warnings))
+
+
+def _attempt(
+    request: MemoryRequest, shared: Pool, workspace: int, max_share_percent: int
+) -> Fit | OutOfMemory:
+    device, terms, fixed = request.smallest, request.terms, fixed_terms(request)
+    assert terms is not None
     spent = sum(term.bytes for term in fixed)
     graphs = 0 if terms.graphs_in_budget else graph_term(request).bytes
     percent = min(
-        terms.max_share_percent,
+        max_share_percent,
         max(0, device.available_bytes - workspace - graphs) * 100 // max(1, device.total_bytes),
     )
     if request.share is not None:

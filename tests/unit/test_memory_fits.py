@@ -187,8 +187,23 @@ def test_a_drafter_whose_layers_nobody_read_costs_a_part_of_the_pool():
         vllm.fit(request(QWEN_27B, "bf16", 48 * GIB, draft_tokens=5, draft=draft))
         for draft in (replace(DRAFTER, groups=()), replace(DRAFTER, groups=None))
     )
-    lost = 1 - unread.figures.kv_cache_bytes / known.figures.kv_cache_bytes
+    # A drafter that attends the model's cache has no graphs of its own either.
+    graphs = term(unread, "CUDA graphs") - term(known, "CUDA graphs")
+    assert graphs == TERMS["vllm-0.26"].draft_graphs_mib * MIB
+    lost = 1 - unread.figures.kv_cache_bytes / (known.figures.kv_cache_bytes - graphs)
     assert lost == pytest.approx(0.22, abs=0.01)
+
+
+def test_a_pinned_context_takes_a_smaller_reserve_where_it_fits_no_other_way():
+    def fitted(**pins):
+        return vllm.fit(request(QWEN_27B, "fp8_e4m3", 32 * GIB, draft_tokens=3, **pins))
+
+    free = fitted()
+    most = fitted(max_model_len=1 << 24).largest_context_tokens
+    pinned = fitted(max_model_len=most + 4096)
+    assert pinned.figures.reserve_bytes < free.figures.reserve_bytes
+    assert any("outside the pool" in line for line in pinned.warnings)
+    assert not any("outside the pool" in line for line in free.warnings)
 
 
 def test_a_measured_term_is_straight_between_points_and_flat_outside():
