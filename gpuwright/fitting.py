@@ -10,21 +10,19 @@ from gpuwright import attention, compat
 from gpuwright.attention_rows import AttentionBackendRow
 from gpuwright.drafting import draftings
 from gpuwright.engine_rows import MemoryModel, ReleaseRow
-from gpuwright.feature_rows import FeatureSupport, Grade
-from gpuwright.features import excluded, support_of
+from gpuwright.feature_choice import OFFLOAD, PREFIX_CACHING, exclusion, features_of
 from gpuwright.hazard_rows import HazardRow
 from gpuwright.hazards import hazards_of, settings_of, surroundings
 from gpuwright.host import Gpu
 from gpuwright.memory import coarse, llama_cpp, sglang, vllm
-from gpuwright.memory.request import DraftMemory, Fit, MemoryRequest
+from gpuwright.memory.request import Fit, MemoryRequest
+from gpuwright.memory_request import memory_request, slots_of
 from gpuwright.model_rows import LayerKind
 from gpuwright.refusals import Hazardous, Needs, OutOfMemory, Reason
 from gpuwright.rows import Effect, KvCacheDtypeRow, Scalar
 from gpuwright.site import (
     Combination,
     Site,
-    card_memory,
-    ram_memory,
     splits_tensors,
     untold_memory,
 )
@@ -37,13 +35,6 @@ _FITS: dict[MemoryModel, Callable[[MemoryRequest], Fit | Reason]] = {
     MemoryModel.COARSE: coarse.fit,
     MemoryModel.COARSE_EXPERTS_IN_RAM: coarse.fit_with_experts_in_ram,
 }
-MAX_SLOTS = 4
-"""llama.cpp gives every slot its whole context, so few of them."""
-SHARE_CAP = "gpu_memory_share_cap"
-"""Percent of a card that a plan may take, where a hazard says so."""
-PREFIX_CACHING, VISION, OFFLOAD = "prefix-caching", "vision", "expert-offload"
-STRUCTURED_OUTPUT, TOOLS, REASONING = "structured-output", "tool-calls", "reasoning"
-_PARSERS = (("{tool_parser}", "tool"), ("{reasoning_parser}", "reasoning"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,16 +213,16 @@ def _with_cache(site: Site, combination: Combination, kv: KvCacheDtypeRow) -> Ca
     backend = _backend(site, combination, kv)
     if not isinstance(backend, AttentionBackendRow):
         return backend
-    features = _features(site, combination)
+    features = features_of(site, combination)
     if not isinstance(features, frozenset):
         return features
     combination = replace(combination, backend=backend, features=features)
-    reason = _exclusion(site, combination, kv, backend)
+    reason = exclusion(site, combination, kv, backend)
     if reason is not None:
         return reason
     around = replace(
         surroundings(site.host),
-        max_num_seqs=site.want.max_num_seqs or _slots(site, combination),
+        max_num_seqs=site.want.max_num_seqs or slots_of(site, combination),
         max_num_batched_tokens=site.want.max_num_batched_tokens
         or site.pins.workload.max_num_batched_tokens,
     )
@@ -241,7 +232,7 @@ def _with_cache(site: Site, combination: Combination, kv: KvCacheDtypeRow) -> Ca
         return reason
     settings = _settings(site, combination, hazards)
     combination = _under(combination, settings)
-    request = _memory_request(site, combination, kv, settings)
+    request = memory_request(site, combination, kv, settings)
     if not isinstance(request, MemoryRequest):
         return request
     fit = _FITS[release.memory_model](request)
@@ -295,79 +286,6 @@ def _backend(
     return attention.chosen(combination.release, rows, asked, pinned=site.pins.attention_backend)
 
 
-def _features(site: Site, combination: Combination) -> frozenset[str] | Reason:
-    """Ids of the features that the combination would use, or why a pinned one cannot be."""
-    want, workload = site.want, site.pins.workload
-    parsers = combination.model.parsers.get(combination.release.engine, {})
-    wanted = {
-        PREFIX_CACHING: workload.prefix_caching
-        if want.prefix_caching is None
-        else want.prefix_caching,
-        VISION: want.vision,
-        STRUCTURED_OUTPUT: workload.structured_output or want.structured_output is not None,
-        TOOLS: True,
-        REASONING: True,
-    }
-    pinned = {
-        PREFIX_CACHING: want.prefix_caching is True,
-        VISION: want.vision,
-        STRUCTURED_OUTPUT: want.structured_output is not None,
-    }
-    found = {combination.drafting.row.id} if combination.drafting is not None else set()
-    for name, asked in wanted.items():
-        if not asked:
-            continue
-        row = site.matrix.feature(name)
-        answer = support_of(row, combination.release, combination.model, combination.capability)
-        if isinstance(answer, FeatureSupport):
-            # A parser that nobody has named for the model is not asked for.
-            if all(word not in answer.arguments or kind in parsers for word, kind in _PARSERS):
-                found.add(name)
-        elif pinned.get(name):
-            return answer
-    if want.vision:
-        reason = compat.images(combination.model, combination.release)
-        if reason is not None:
-            return reason
-    if want.structured_output is not None:
-        return _grammar(site, combination, found)
-    return frozenset(found)
-
-
-def _grammar(site: Site, combination: Combination, found: set[str]) -> frozenset[str] | Reason:
-    row = site.matrix.feature(STRUCTURED_OUTPUT)
-    support = support_of(row, combination.release, combination.model, combination.capability)
-    if not isinstance(support, FeatureSupport):
-        return support
-    if support.words and site.want.structured_output in support.words:
-        return frozenset(found)
-    return Needs(
-        subject=f"structured output of {combination.release.engine}",
-        needed=" or ".join(support.words) or "its own grammars, without a name",
-        found=str(site.want.structured_output),
-        row=row.id,
-    )
-
-
-def _exclusion(
-    site: Site, combination: Combination, kv: KvCacheDtypeRow, backend: AttentionBackendRow
-) -> Reason | None:
-    """Why the features in use cannot stand beside one another, the cache or the backend."""
-    for row in site.matrix.features:
-        if row.id in combination.features and row.excludes:
-            reason = excluded(
-                row,
-                release=combination.release,
-                family=combination.model.family,
-                features=combination.features - {row.id},
-                kv_cache_dtype=kv.id,
-                backend=backend.backend,
-            )
-            if reason is not None:
-                return reason
-    return None
-
-
 def _refusing(hazards: tuple[HazardRow, ...]) -> Reason | None:
     for row in hazards:
         if row.effect is Effect.REFUSE:
@@ -390,7 +308,7 @@ def _settings(
     found = settings_of(hazards, frozenset(said))
     for name, asked in (
         ("max_num_batched_tokens", site.pins.workload.max_num_batched_tokens),
-        ("max_num_seqs", _slots(site, combination)),
+        ("max_num_seqs", slots_of(site, combination)),
     ):
         if name in found:
             found[name] = min(int(found[name]), asked)
@@ -407,73 +325,3 @@ def _under(combination: Combination, settings: dict[str, Scalar]) -> Combination
         if most < drafting.tokens:
             combination = replace(combination, drafting=replace(drafting, tokens=most))
     return combination
-
-
-def _slots(site: Site, combination: Combination) -> int:
-    """Requests at once that the workload asks for, as far as the engine and the node can."""
-    slots = site.pins.workload.max_num_seqs
-    if not splits_tensors(combination.release):
-        slots = min(slots, MAX_SLOTS)
-    if not combination.gpus:
-        slots = min(slots, max(1, site.host.cpu_threads or 1))
-    return slots
-
-
-def _memory_request(
-    site: Site, combination: Combination, kv: KvCacheDtypeRow, settings: dict[str, Scalar]
-) -> MemoryRequest | Reason:
-    model, workload, host = combination.model, site.pins.workload, site.host
-    slots = _slots(site, combination)
-    if combination.gpus:
-        cap = int(settings.get(SHARE_CAP, 100))
-        devices = tuple(card_memory(gpu, site.matrix).capped(cap) for gpu in combination.gpus)
-    elif not host.memory_total_bytes:
-        return Needs(subject="RAM", needed="a size", found="unknown")
-    else:
-        devices = (ram_memory(host.memory_total_bytes),)
-    drafting, drafter = combination.drafting, None
-    if drafting is not None and drafting.drafter is not None:
-        rows = drafting.drafter.drafts
-        drafter = DraftMemory(
-            weights_bytes=drafting.drafter.max_bytes or 0,
-            groups=rows.groups if rows is not None else None,
-        )
-    vision = VISION in combination.features
-    projectors = compat.projectors(model, combination.release) if vision else ()
-    weights = combination.checkpoint.max_bytes
-    assert weights is not None, "compat.published_size has refused it"
-    return MemoryRequest(
-        architecture=model.architecture,
-        kv=kv,
-        terms=site.matrix.terms(combination.release),
-        engine=combination.release.engine,
-        weights_bytes=weights,
-        host_bytes=combination.checkpoint.host_bytes,
-        ram_bytes=host.memory_total_bytes or 0,
-        devices=devices,
-        on_gpu=bool(combination.gpus),
-        model_context_tokens=model.max_context_tokens,
-        target_context_tokens=min(workload.context_tokens, model.max_context_tokens),
-        target_num_seqs=int(settings.get("max_num_seqs", slots)),
-        max_num_batched_tokens=int(
-            settings.get("max_num_batched_tokens", workload.max_num_batched_tokens)
-        ),
-        max_model_len=site.want.max_model_len,
-        max_num_seqs=site.want.max_num_seqs,
-        draft_tokens=drafting.tokens if drafting is not None else 0,
-        draft=drafter,
-        prefix_caching=PREFIX_CACHING in combination.features,
-        vision=vision,
-        projector_bytes=(projectors[0].max_bytes or 0) if projectors else 0,
-        offload=_may_offload(site, combination),
-        expert_bytes=combination.checkpoint.expert_bytes(model.architecture),
-        ram_available_bytes=ram_memory(host.memory_total_bytes or 0).available_bytes,
-    )
-
-
-def _may_offload(site: Site, combination: Combination) -> bool:
-    if site.want.expert_offload is False:
-        return False
-    row = site.matrix.feature(OFFLOAD)
-    answer = support_of(row, combination.release, combination.model, combination.capability)
-    return isinstance(answer, FeatureSupport) and answer.grade is Grade.FULL

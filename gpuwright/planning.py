@@ -8,9 +8,10 @@ from typing import Any
 
 from gpuwright import compat
 from gpuwright.engine_rows import MemoryModel
+from gpuwright.feature_choice import VISION
 from gpuwright.feature_rows import FeatureSupport
 from gpuwright.features import filled, support_of
-from gpuwright.fitting import VISION, Candidate
+from gpuwright.fitting import Candidate
 from gpuwright.hazards import is_applied
 from gpuwright.plan import ModelFile, Plan, PlannedGpu, PlanWarning, Rejection, Speculation
 from gpuwright.refusals import gib

@@ -1,0 +1,87 @@
+"""From a combination on a node to what its memory plan is asked for."""
+
+from __future__ import annotations
+
+from gpuwright import compat
+from gpuwright.feature_choice import OFFLOAD, PREFIX_CACHING, VISION
+from gpuwright.feature_rows import FeatureSupport, Grade
+from gpuwright.features import support_of
+from gpuwright.memory.request import DraftMemory, MemoryRequest
+from gpuwright.refusals import Needs, Reason
+from gpuwright.rows import KvCacheDtypeRow, Scalar
+from gpuwright.site import Combination, Site, card_memory, ram_memory, splits_tensors
+
+MAX_SLOTS = 4
+"""llama.cpp gives every slot its whole context, so few of them."""
+SHARE_CAP = "gpu_memory_share_cap"
+"""Percent of a card that a plan may take, where a hazard says so."""
+
+
+def slots_of(site: Site, combination: Combination) -> int:
+    """Requests at once that the workload asks for, as far as the engine and the node can."""
+    slots = site.pins.workload.max_num_seqs
+    if not splits_tensors(combination.release):
+        slots = min(slots, MAX_SLOTS)
+    if not combination.gpus:
+        slots = min(slots, max(1, site.host.cpu_threads or 1))
+    return slots
+
+
+def memory_request(
+    site: Site, combination: Combination, kv: KvCacheDtypeRow, settings: dict[str, Scalar]
+) -> MemoryRequest | Reason:
+    model, workload, host = combination.model, site.pins.workload, site.host
+    slots = slots_of(site, combination)
+    if combination.gpus:
+        cap = int(settings.get(SHARE_CAP, 100))
+        devices = tuple(card_memory(gpu, site.matrix).capped(cap) for gpu in combination.gpus)
+    elif not host.memory_total_bytes:
+        return Needs(subject="RAM", needed="a size", found="unknown")
+    else:
+        devices = (ram_memory(host.memory_total_bytes),)
+    drafting, drafter = combination.drafting, None
+    if drafting is not None and drafting.drafter is not None:
+        rows = drafting.drafter.drafts
+        drafter = DraftMemory(
+            weights_bytes=drafting.drafter.max_bytes or 0,
+            groups=rows.groups if rows is not None else None,
+        )
+    vision = VISION in combination.features
+    projectors = compat.projectors(model, combination.release) if vision else ()
+    weights = combination.checkpoint.max_bytes
+    assert weights is not None, "compat.published_size has refused it"
+    return MemoryRequest(
+        architecture=model.architecture,
+        kv=kv,
+        terms=site.matrix.terms(combination.release),
+        engine=combination.release.engine,
+        weights_bytes=weights,
+        host_bytes=combination.checkpoint.host_bytes,
+        ram_bytes=host.memory_total_bytes or 0,
+        devices=devices,
+        on_gpu=bool(combination.gpus),
+        model_context_tokens=model.max_context_tokens,
+        target_context_tokens=min(workload.context_tokens, model.max_context_tokens),
+        target_num_seqs=int(settings.get("max_num_seqs", slots)),
+        max_num_batched_tokens=int(
+            settings.get("max_num_batched_tokens", workload.max_num_batched_tokens)
+        ),
+        max_model_len=site.want.max_model_len,
+        max_num_seqs=site.want.max_num_seqs,
+        draft_tokens=drafting.tokens if drafting is not None else 0,
+        draft=drafter,
+        prefix_caching=PREFIX_CACHING in combination.features,
+        vision=vision,
+        projector_bytes=(projectors[0].max_bytes or 0) if projectors else 0,
+        offload=_may_offload(site, combination),
+        expert_bytes=combination.checkpoint.expert_bytes(model.architecture),
+        ram_available_bytes=ram_memory(host.memory_total_bytes or 0).available_bytes,
+    )
+
+
+def _may_offload(site: Site, combination: Combination) -> bool:
+    if site.want.expert_offload is False:
+        return False
+    row = site.matrix.feature(OFFLOAD)
+    answer = support_of(row, combination.release, combination.model, combination.capability)
+    return isinstance(answer, FeatureSupport) and answer.grade is Grade.FULL
