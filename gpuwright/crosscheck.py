@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from gpuwright.catalogue import Matrix, Named
 from gpuwright.engine_rows import MemoryModel
+from gpuwright.feature_rows import FeatureKind
 from gpuwright.gpu_names import normalized
 from gpuwright.hazard_rows import RANGES, HazardRow
 from gpuwright.host import OWN_KERNEL
@@ -60,7 +61,9 @@ def cross_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
         for engine, support in quantization.engines.items():
             for key in ("releases", "capabilities", "native"):
                 yield from _range(f"{path}.{engine}.{key}", getattr(support, key))
+    drafts = [row.id for row in matrix.features if row.kind is FeatureKind.SPECULATION]
     for workload in matrix.workloads:
+        yield from _dangling(f"{labels[id(workload)]}.speculation", workload.speculation, drafts)
         for index, route in enumerate(workload.routes):
             path = f"{labels[id(workload)]}.routes[{index}]"
             yield from _dangling(f"{path}.order", route.order, matrix.engines)

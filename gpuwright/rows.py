@@ -177,6 +177,19 @@ class QuantizationRow:
     it saves most of what bounds them."""
 
 
+class Preference(StrEnum):
+    """What a workload may want more of than finer weights."""
+
+    CONTEXT = "context"
+    """Tokens of one request."""
+    REQUESTS = "requests"
+    """Requests at once, each with the workload's context."""
+    FORMAT = "format"
+    """Weights in the format to take on the card."""
+    CARDS = "cards"
+    """Fewer of them."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
     """An order of engines for a workload; the first route whose conditions hold counts."""
@@ -203,6 +216,8 @@ class WorkloadRow:
     """Ways of drafting that it prefers, best first; empty: none unless one is pinned."""
     prefix_caching: bool = True
     structured_output: bool = False
+    prefer: tuple[Preference, ...] = ()
+    """What is compared right after the engine, before the format of weights; in this order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

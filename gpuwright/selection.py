@@ -5,12 +5,14 @@ Pure: no clock, network, process or environment. The same three give the same an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from gpuwright.candidates import Failure, candidates
 from gpuwright.catalogue import Matrix, resolve
 from gpuwright.fitting import Candidate
 from gpuwright.host import Host
+from gpuwright.memory.request import Fit
 from gpuwright.node_rules import node_reasons
 from gpuwright.pins import pinned_gpus, resolve_pins
 from gpuwright.plan import Plan, Rejection
@@ -26,7 +28,7 @@ from gpuwright.refusals import (
     refuse,
 )
 from gpuwright.routing import route_for
-from gpuwright.rows import Effect
+from gpuwright.rows import Effect, Preference, WorkloadRow
 from gpuwright.site import Site
 from gpuwright.want import Want
 
@@ -98,6 +100,7 @@ _CRITERIA = (
     "it leaves more experts to the CPU",
     "it meets a hazard that is better avoided",
     "its engine comes later for this workload and card",
+    "it has less of what the workload prefers",
     "its weights are not in the format to take on this card",
     "its weights are expanded to 16 bits on this card",
     "its weights are coarser",
@@ -107,12 +110,26 @@ _CRITERIA = (
 )
 
 
-def _rank(site: Site, candidate: Candidate) -> tuple[int, ...]:
+_PREFERENCES: dict[Preference, Callable[[WorkloadRow, Fit, Candidate], int]] = {
+    Preference.CONTEXT: lambda workload, fit, candidate: -fit.max_model_len,
+    Preference.REQUESTS: lambda workload, fit, candidate: (
+        -min(
+            fit.max_num_seqs,
+            (fit.figures.kv_cache_tokens or 0) // min(workload.context_tokens, fit.max_model_len),
+        )
+    ),
+    Preference.FORMAT: lambda workload, fit, candidate: int(not candidate.preferred),
+    Preference.CARDS: lambda workload, fit, candidate: len(candidate.combination.gpus),
+}
+
+
+def _rank(site: Site, candidate: Candidate) -> tuple[Any, ...]:
     """What is compared, in this order, smaller first: one number per line of _CRITERIA."""
     combination = candidate.combination
     model, release = combination.model, combination.release
-    target = min(site.pins.workload.context_tokens, model.max_context_tokens)
-    order = route_for(site.pins.workload, combination).order
+    workload = site.pins.workload
+    target = min(workload.context_tokens, model.max_context_tokens)
+    order = route_for(workload, combination).order
     weights = site.matrix.quantization(combination.checkpoint.quantization)
     return (
         int(candidate.not_applicable is not None),
@@ -121,6 +138,7 @@ def _rank(site: Site, candidate: Candidate) -> tuple[int, ...]:
         candidate.layers_in_ram,
         sum(row.effect is Effect.AVOID and not row.sets for row in candidate.hazards),
         order.index(release.engine) if release.engine in order else len(order),
+        tuple(_PREFERENCES[each](workload, candidate.fit, candidate) for each in workload.prefer),
         int(not candidate.preferred),
         int(not candidate.native),
         -weights.millibits_per_weight,

@@ -328,3 +328,8 @@ def test_refuses_a_measured_cache_of_an_engine_or_type_that_is_not_there(copy):
         f"{path}.engine: no row has the id 'vlm'",
         f"{path}.kv_cache_dtypes: no row has the id 'fp3'",
     )
+
+
+def test_refuses_a_workload_that_drafts_with_what_does_not_draft(copy):
+    edit(copy, "workloads.yaml", lambda rows: rows[0].update(speculation=["prefix-caching"]))
+    assert faults(copy) == ("workloads.yaml[0].speculation: no row has the id 'prefix-caching'",)
