@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from gpuwright.architecture import Architecture, LayerGroup, LayerKind
 from gpuwright.rows import KvCacheDtypeRow
@@ -40,6 +41,7 @@ def linear_state_bytes(
     return matrix + (group.convolution - 1 + draft_tokens) * convolution * 2
 
 
+@lru_cache(maxsize=1 << 14)
 def sequence_state_bytes(
     architecture: Architecture,
     tensor_parallel_size: int,
@@ -67,6 +69,7 @@ def unquantized_layers(architecture: Architecture, kv: KvCacheDtypeRow) -> int:
     return 0 if architecture.of(LayerKind.LINEAR) else kv.unquantized_layers
 
 
+@lru_cache(maxsize=1 << 14)
 def growing_bytes_per_token(
     architecture: Architecture,
     kv: KvCacheDtypeRow,

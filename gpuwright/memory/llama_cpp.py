@@ -6,16 +6,12 @@ the first layers stay in RAM, of as few layers as the cards need.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-
 from gpuwright.memory.llama_cpp_rates import (
     CONTEXT_STEP,
     CPU_RUNTIME_BYTES,
     GPU_RUNTIME_BYTES,
     IMAGE_BYTES,
     MICRO_BATCH,
-    Rates,
     checkpoint_bytes,
     context_checkpoints,
     draft_token_bytes,
@@ -23,7 +19,15 @@ from gpuwright.memory.llama_cpp_rates import (
     rates,
 )
 from gpuwright.memory.pool import measured_pool
-from gpuwright.memory.request import MIB, DeviceMemory, Figures, Fit, MemoryRequest, tight
+from gpuwright.memory.request import (
+    MIB,
+    DeviceMemory,
+    Figures,
+    Fit,
+    MemoryRequest,
+    first_that_fits,
+    tight,
+)
 from gpuwright.memory.split import layer_split
 from gpuwright.plan import MemoryPlan, MemoryTerm
 from gpuwright.refusals import Needs, OutOfMemory, Reason
@@ -36,126 +40,107 @@ def fit(request: MemoryRequest) -> Fit | Reason:
         return Needs(
             subject="cache under llama.cpp", needed="one that was measured", found=request.kv.id
         )
-    whole = _Placing(request=request).largest()
+    placings: dict[int, _Placing] = {}
+
+    def placing(in_ram: int) -> _Placing:
+        if in_ram not in placings:
+            placings[in_ram] = _Placing(request, in_ram)
+        return placings[in_ram]
+
+    whole = placing(0).largest()
     most = architecture.moe_layers
     if isinstance(whole, Fit) or not (request.offload and request.on_gpu and request.expert_bytes):
         return whole
     pinned = request.max_model_len
     target = min(request.target_context_tokens, request.model_context_tokens)
     for tokens in request.contexts():
-        if pinned is None and tokens > target:
+        if (pinned is None and tokens > target) or placing(most).slots(tokens) is None:
             continue
         low, high = 1, most
         while low < high:
             middle = (low + high) // 2
-            if _Placing(request=request, in_ram=middle).slots(tokens) is not None:
+            if placing(middle).slots(tokens) is not None:
                 high = middle
             else:
                 low = middle + 1
-        placing = _Placing(request=request, in_ram=low)
-        if placing.ram_shortage() is None and placing.slots(tokens) is not None:
-            return placing.largest()
-    return _Placing(request=request, in_ram=most).shortage()
+        if placing(low).ram_shortage() is None:
+            return placing(low).largest()
+    return placing(most).shortage()
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Placing:
     """`request` with the experts of `in_ram` layers left in RAM."""
 
-    request: MemoryRequest
-    in_ram: int = 0
+    def __init__(self, request: MemoryRequest, in_ram: int = 0) -> None:
+        architecture, draft = request.architecture, request.draft
+        self.request, self.in_ram = request, in_ram
+        self.layers, self.moe = architecture.layers, architecture.moe_layers
+        self.ram_experts_bytes = request.expert_bytes * in_ram // self.moe if in_ram else 0
+        host = request.host_bytes if request.on_gpu else 0
+        self.weights_bytes = request.weights_bytes - host - self.ram_experts_bytes
+        self.split = self._split() if len(request.devices) > 1 else (self.layers,)
+        self.shares = self._shares() if len(request.devices) > 1 else (self.weights_bytes,)
+        self.prompt_cache = prompt_cache_bytes(request.ram_bytes)
+        self.rates = rates(architecture, request.kv)
+        self.checkpoint = checkpoint_bytes(self.rates)
+        self.main_bytes = request.projector_bytes
+        """What the main device holds alone whatever the context."""
+        if request.projector_bytes or request.vision:
+            self.main_bytes += IMAGE_BYTES
+        self.draft_token: int | None = None
+        """Cache of one drafted token; None where nothing drafts."""
+        if draft is not None:
+            self.main_bytes += draft.weights_bytes
+        if request.draft_tokens or draft is not None:
+            groups = (draft.groups or ()) if draft is not None else ()
+            self.draft_token = draft_token_bytes(architecture, request.kv, groups)
 
-    @cached_property
-    def ram_experts_bytes(self) -> int:
-        if not self.in_ram:
-            return 0
-        return self.request.expert_bytes * self.in_ram // self.request.architecture.moe_layers
+    def _experts(self) -> tuple[int, int]:
+        """Bytes of one layer's experts, and how many layers come first that put none on a card:
+        those without experts, and those whose experts stay in RAM."""
+        experts = self.request.expert_bytes // self.moe if self.in_ram else 0
+        return experts, self.layers - self.moe + self.in_ram
 
-    @cached_property
-    def weights_bytes(self) -> int:
-        host = self.request.host_bytes if self.request.on_gpu else 0
-        return self.request.weights_bytes - host - self.ram_experts_bytes
-
-    @cached_property
-    def split(self) -> tuple[int, ...]:
+    def _split(self) -> tuple[int, ...]:
         """Layers of each device."""
-        architecture = self.request.architecture
-        layers, moe = architecture.layers, architecture.moe_layers
-        experts = self.request.expert_bytes // moe if moe and self.in_ram else 0
-        plain = (self.request.weights_bytes - experts * moe) // layers
-        # Layers without experts come first, and so do those whose experts stay in RAM.
-        bare = layers - moe + self.in_ram
-        sizes = [plain + (experts if index >= bare else 0) for index in range(layers)]
+        experts, bare = self._experts()
+        plain = (self.request.weights_bytes - experts * self.moe) // self.layers
+        sizes = [plain] * bare + [plain + experts] * (self.layers - bare)
         return layer_split(sizes, [each.available_bytes for each in self.request.devices])
 
-    @cached_property
-    def shares(self) -> tuple[tuple[int, int], ...]:
-        """For each device: its part of the weights in bytes, and its layers."""
-        if len(self.request.devices) == 1:
-            return ((self.weights_bytes, self.request.architecture.layers),)
-        architecture = self.request.architecture
-        layers, moe = architecture.layers, architecture.moe_layers
-        bare = layers - moe + self.in_ram
-        experts = self.request.expert_bytes // moe if moe and self.in_ram else 0
-        plain = (self.weights_bytes - experts * (moe - self.in_ram)) // layers
+    def _shares(self) -> tuple[int, ...]:
+        """For each device, its part of the weights in bytes."""
+        experts, bare = self._experts()
+        plain = (self.weights_bytes - experts * (self.moe - self.in_ram)) // self.layers
         found, first = [], 0
         for count in self.split:
             carrying = max(0, first + count - max(first, bare))
-            found.append((plain * count + experts * carrying, count))
+            found.append(plain * count + experts * carrying)
             first += count
         return tuple(found)
 
-    @cached_property
-    def prompt_cache(self) -> int:
-        return prompt_cache_bytes(self.request.ram_bytes)
-
-    @cached_property
-    def rates(self) -> Rates:
-        return rates(self.request.architecture, self.request.kv)
-
-    @cached_property
-    def checkpoint(self) -> int:
-        return checkpoint_bytes(self.rates)
-
-    @cached_property
-    def _main_bytes(self) -> int:
-        """What the main device holds alone whatever the context."""
-        request, held = self.request, self.request.projector_bytes
-        if request.projector_bytes or request.vision:
-            held += IMAGE_BYTES
-        if request.draft is not None:
-            held += request.draft.weights_bytes
-        return held
-
-    @cached_property
-    def _draft_token(self) -> int | None:
-        """Cache of one drafted token; None where nothing drafts."""
-        request, draft = self.request, self.request.draft
-        if not request.draft_tokens and draft is None:
-            return None
-        groups = (draft.groups or ()) if draft is not None else ()
-        return draft_token_bytes(request.architecture, request.kv, groups)
-
-    def _sizes(self, wanted: int, slots: int, index: int) -> tuple[int, ...]:
-        """Bytes on the device of that index with `slots` of `wanted` tokens, as `terms`."""
+    def _sizes(self, wanted: int, slots: int) -> list[tuple[int, ...]]:
+        """Bytes on each device with `slots` of `wanted` tokens, as `terms` names them."""
         request, rate = self.request, self.rates
         tokens = -(-wanted // CONTEXT_STEP) * CONTEXT_STEP
-        weights, layers = self.shares[index]
-        total = request.architecture.layers
-        draft = 0
-        if index == 0 and self._draft_token is not None:
-            draft = rate.draft(self._draft_token, tokens * slots)
-        return (
-            weights,
-            rate.cache(tokens, slots) * layers // total,
-            rate.state * slots * layers // total,
-            rate.buffers(tokens * slots) - (rate.logits if index else 0),
-            GPU_RUNTIME_BYTES if request.on_gpu else CPU_RUNTIME_BYTES,
-            draft,
-            0 if index else self._main_bytes,
-            0 if request.on_gpu else self.prompt_cache,
-            0 if request.on_gpu else self._saved_bytes(slots),
-        )
+        cache, state = rate.cache(tokens, slots), rate.state * slots
+        buffers, logits = rate.buffers(tokens * slots), 0
+        runtime = GPU_RUNTIME_BYTES if request.on_gpu else CPU_RUNTIME_BYTES
+        draft, main = 0, self.main_bytes
+        if self.draft_token is not None:
+            draft = rate.draft(self.draft_token, tokens * slots)
+        prompts = 0 if request.on_gpu else self.prompt_cache
+        saved = 0 if request.on_gpu else self._saved_bytes(slots)
+        found, total = [], self.layers
+        for weights, layers in zip(self.shares, self.split, strict=True):
+            cached, states = cache * layers // total, state * layers // total
+            found.append(
+                (weights, cached, states, buffers - logits, runtime, draft, main, prompts, saved)
+            )
+            # What is not split, the first device holds alone.
+            draft = main = 0
+            logits = rate.logits
+        return found
 
     def _saved_bytes(self, slots: int) -> int:
         kept = context_checkpoints(self.checkpoint, slots, self.request.ram_bytes)
@@ -176,7 +161,7 @@ class _Placing:
             "prompt cache": "prompts kept in RAM",
             "saved states": f"{kept} checkpoints for each of {slots} slots",
         }
-        sizes = self._sizes(tokens, slots, index)
+        sizes = self._sizes(tokens, slots)[index]
         return tuple(
             MemoryTerm(name=name, bytes=size, note=note)
             for (name, note), size in zip(names.items(), sizes, strict=True)
@@ -192,18 +177,19 @@ class _Placing:
 
     def needed(self, tokens: int, slots: int) -> tuple[int, DeviceMemory, int]:
         """Bytes on the device that is the most filled, that device, and its index."""
-        devices = self.request.devices
-        if len(devices) == 1:
-            return sum(self._sizes(tokens, slots, 0)), devices[0], 0
         found = [
-            (sum(self._sizes(tokens, slots, index)), device, index)
-            for index, device in enumerate(self.request.devices)
+            (sum(sizes), device, index)
+            for index, (sizes, device) in enumerate(
+                zip(self._sizes(tokens, slots), self.request.devices, strict=True)
+            )
         ]
         return max(found, key=lambda each: each[0] / max(1, each[1].available_bytes))
 
     def holds(self, tokens: int, slots: int) -> bool:
-        needed, device, _ = self.needed(tokens, slots)
-        return needed * 51 <= device.available_bytes * 50
+        return all(
+            sum(sizes) * 51 <= device.available_bytes * 50
+            for sizes, device in zip(self._sizes(tokens, slots), self.request.devices, strict=True)
+        )
 
     def slots(self, tokens: int) -> int | None:
         """Slots of `tokens` each that fit: the pin, or as many as are wanted or fewer; or None."""
@@ -238,16 +224,18 @@ class _Placing:
 
     def largest(self) -> Fit | OutOfMemory:
         """The first context that fits, or why not even the smallest does."""
-        for tokens in self.request.contexts():
-            slots = self.slots(tokens)
-            if slots is not None:
-                return self._fit(tokens, slots)
-        return self.shortage()
+        tokens = first_that_fits(
+            self.request.contexts(), lambda tokens: self.slots(tokens) is not None
+        )
+        slots = None if tokens is None else self.slots(tokens)
+        if tokens is None or slots is None:
+            return self.shortage()
+        return self._fit(tokens, slots)
 
     def shortage(self) -> OutOfMemory:
         if (short := self.ram_shortage()) is not None:
             return short
-        *_, tokens = self.request.contexts()
+        tokens = self.request.contexts()[-1]
         slots = self.request.max_num_seqs or 1
         needed, device, _ = self.needed(tokens, slots)
         return OutOfMemory(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from gpuwright.architecture import Architecture, LayerGroup, LayerKind
 from gpuwright.memory.layers import (
@@ -61,6 +62,7 @@ class Rates:
         return (token + MASK_BYTES) * total_tokens + self.logits
 
 
+@lru_cache(maxsize=1 << 14)
 def rates(architecture: Architecture, kv: KvCacheDtypeRow) -> Rates:
     growing, sequence = growing_bytes_per_token(architecture, kv, 1), 0
     if architecture.measured_caches and (found := measured_pool(architecture, kv, "llama.cpp")):
@@ -83,6 +85,7 @@ def rates(architecture: Architecture, kv: KvCacheDtypeRow) -> Rates:
     )
 
 
+@lru_cache(maxsize=1 << 14)
 def draft_token_bytes(
     architecture: Architecture, kv: KvCacheDtypeRow, groups: tuple[LayerGroup, ...]
 ) -> int:

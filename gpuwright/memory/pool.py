@@ -7,8 +7,8 @@ hybrids and latent attention; `tests/engines_cpu` holds it to the engine's own C
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import ceil
 
 from gpuwright.architecture import Architecture, LayerGroup, LayerKind
@@ -77,6 +77,7 @@ class Pool:
         return low
 
 
+@lru_cache(maxsize=1 << 14)
 def pool(
     architecture: Architecture,
     kv: KvCacheDtypeRow,
@@ -85,7 +86,7 @@ def pool(
     max_num_batched_tokens: int = 8192,
     in_flight_batches: int = 1,
     draft_tokens: int = 0,
-    drafter: Iterable[LayerGroup] = (),
+    drafter: tuple[LayerGroup, ...] = (),
     prefix_caching: bool = True,
     state_bytes: int = 4,
     multiple: int = CUDA_BLOCK_MULTIPLE,

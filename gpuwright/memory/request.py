@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from gpuwright.architecture import Architecture, LayerGroup
@@ -101,22 +103,34 @@ class MemoryRequest:
     def sequences(self) -> int:
         return self.max_num_seqs or self.target_num_seqs
 
-    def contexts(self) -> Iterator[int]:
-        """Contexts to try, largest first: the pin alone, or the model's own and coarse steps.
-
-        The steps are coarse so that a few MiB more or less on a node do not change its plan.
-        """
+    def contexts(self) -> tuple[int, ...]:
+        """Contexts to try, largest first: the pin alone, or the model's own and coarse steps."""
         if self.max_model_len is not None:
-            yield self.max_model_len
-            return
-        yield self.model_context_tokens
-        power = 1 << self.model_context_tokens.bit_length()
-        while power >= _SMALLEST_CONTEXT:
-            for step in reversed(_STEPS):
-                tokens = int(power * step)
-                if _SMALLEST_CONTEXT <= tokens < self.model_context_tokens:
-                    yield tokens
-            power >>= 1
+            return (self.max_model_len,)
+        return _contexts(self.model_context_tokens)
+
+
+@lru_cache(maxsize=256)
+def _contexts(model_context_tokens: int) -> tuple[int, ...]:
+    """The steps are coarse so that a few MiB more or less on a node do not change its plan."""
+    found = [model_context_tokens]
+    power = 1 << model_context_tokens.bit_length()
+    while power >= _SMALLEST_CONTEXT:
+        for step in reversed(_STEPS):
+            tokens = int(power * step)
+            if _SMALLEST_CONTEXT <= tokens < model_context_tokens:
+                found.append(tokens)
+        power >>= 1
+    return tuple(found)
+
+
+def first_that_fits(contexts: Sequence[int], fits: Callable[[int], bool]) -> int | None:
+    """The largest of `contexts`, which come largest first, that fits; None where none does.
+
+    Found by halving: a shorter context fits wherever a longer one does.
+    """
+    index = bisect_left(contexts, True, key=fits)
+    return contexts[index] if index < len(contexts) else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,6 +7,7 @@ comparable with vLLM's figure of a similar name.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from math import ceil
 
 from gpuwright.architecture import Architecture, LayerGroup, LayerKind
@@ -30,6 +31,7 @@ from gpuwright.refusals import Needs, OutOfMemory, Reason
 from gpuwright.rows import KvCacheDtypeRow
 
 
+@lru_cache(maxsize=1 << 14)
 def token_bytes(
     architecture: Architecture,
     kv: KvCacheDtypeRow,
