@@ -22,10 +22,8 @@ from gpuwright.rows import Device
 from gpuwright.site import (
     Combination,
     Site,
-    card_memory,
     release_label,
     splits_tensors,
-    untold_memory,
 )
 
 _COUNTS = (1, 2, 3, 4, 6, 8)
@@ -163,8 +161,7 @@ def _device_sets(site: Site, combination: Combination) -> Iterator[tuple[Gpu, ..
         return
     # A card that the build has no code for is left out, not stumbled on.
     usable = tuple(gpu for gpu in cards if _usable(site, combination, gpu)) or cards
-    room = {gpu.uuid: card_memory(gpu, site.matrix).available_bytes for gpu in usable}
-    by_room = sorted(usable, key=lambda gpu: (-room[gpu.uuid], gpu.index))
+    by_room = sorted(usable, key=lambda gpu: (-site.rooms[gpu.uuid].available_bytes, gpu.index))
     if splits_tensors(combination.release):
         yield from _equal_sets(site, combination, by_room)
         return
@@ -195,5 +192,5 @@ def _usable(site: Site, combination: Combination, gpu: Gpu) -> bool:
     return (
         gpu.total_bytes is not None
         and compat.kernels(gpu, combination.tag) is None
-        and untold_memory(gpu, site.matrix) is None
+        and site.untold[gpu.uuid] is None
     )

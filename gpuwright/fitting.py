@@ -4,29 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
-from gpuwright import attention, compat
+from gpuwright import compat
 from gpuwright.attention_rows import AttentionBackendRow
-from gpuwright.drafting import draftings
-from gpuwright.engine_rows import MemoryModel, ReleaseRow
-from gpuwright.feature_choice import OFFLOAD, PREFIX_CACHING, exclusion, features_of
+from gpuwright.engine_rows import MemoryModel
+from gpuwright.feature_choice import OFFLOAD, PREFIX_CACHING
 from gpuwright.hazard_rows import HazardRow
 from gpuwright.hazards import hazards_of, settings_of, surroundings
-from gpuwright.host import Gpu
 from gpuwright.memory import coarse, llama_cpp, sglang, vllm
 from gpuwright.memory.request import Fit, MemoryRequest
 from gpuwright.memory_request import memory_request, slots_of
-from gpuwright.model_rows import LayerKind
 from gpuwright.refusals import Hazardous, Needs, OutOfMemory, Reason
 from gpuwright.rows import Effect, KvCacheDtypeRow, Scalar
-from gpuwright.site import (
-    Combination,
-    Site,
-    splits_tensors,
-    untold_memory,
-)
-from gpuwright.versions import at_least
+from gpuwright.site import Combination, Site, splits_tensors
+from gpuwright.ways import Way, ways_of
 
 _FITS: dict[MemoryModel, Callable[[MemoryRequest], Fit | Reason]] = {
     MemoryModel.VLLM: vllm.fit,
@@ -76,55 +67,19 @@ class Candidate:
         return None
 
 
-class _Question:
-    """A combination on a site, equal to another where nothing that a fit depends on differs.
-
-    Cards' UUIDs and addresses are not among that, so that a fleet's equal boxes are fitted once.
-    """
-
-    __slots__ = ("combination", "key", "site")
-
-    def __init__(self, site: Site, combination: Combination) -> None:
-        self.site, self.combination = site, combination
-        self.key = (
-            id(site.matrix),
-            site.terms,
-            combination.release.id,
-            combination.tag.tag,
-            combination.checkpoint.id,
-            tuple(gpu.traits for gpu in combination.gpus),
-            combination.offload,
-        )
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Question) and self.key == other.key
-
-
 def best_fit(site: Site, combination: Combination) -> Candidate | Reason:
     """The candidate with the first way of drafting and the first cache dtype that reach the
     workload's context, or else the one with the most context; the first reason where none fits."""
-    answer = _best_fit(_Question(site, combination))
-    if isinstance(answer, Candidate) and combination.gpus:
-        return replace(answer, combination=answer.combination.on(combination.gpus))
-    return answer
-
-
-@lru_cache(maxsize=1 << 16)
-def _best_fit(question: _Question) -> Candidate | Reason:
-    site, combination = question.site, question.combination
     reason = compat.first(_card_reasons(site, combination))
     if reason is not None:
         return reason
-    ways = draftings(site, combination)
-    if not isinstance(ways, list):
-        return ways
+    found = ways_of(site, combination)
+    if not isinstance(found, tuple):
+        return found
     best: Candidate | None = None
     first: Reason | None = None
-    for drafting in ways:
-        answer = _best_cache(site, replace(combination, drafting=drafting))
+    for ways in found:
+        answer = _best_cache(site, combination, ways)
         if not isinstance(answer, Candidate):
             first = answer
             continue
@@ -152,7 +107,7 @@ def _card_reasons(site: Site, combination: Combination) -> Iterator[Reason | Non
         yield compat.quantization(gpu, release, combination.checkpoint, site.matrix)
         if gpu.total_bytes is None:
             yield Needs(subject=gpu.name, needed="a memory size", found="unknown")
-        yield untold_memory(gpu, site.matrix)
+        yield site.untold[gpu.uuid]
     pinned = site.want.tensor_parallel_size
     if gpus and splits_tensors(release):
         if pinned not in (None, len(gpus)):
@@ -168,16 +123,13 @@ def _card_reasons(site: Site, combination: Combination) -> Iterator[Reason | Non
         )
 
 
-def _best_cache(site: Site, combination: Combination) -> Candidate | Reason:
-    release = combination.release
-    dtypes = _dtypes(release, combination.gpus)
-    if site.pins.kv_cache_dtype is not None:
-        dtypes = (site.pins.kv_cache_dtype,)
+def _best_cache(
+    site: Site, combination: Combination, ways: tuple[Way | Reason, ...]
+) -> Candidate | Reason:
     best: Candidate | None = None
     reasons: list[Reason] = []
-    for dtype in dtypes:
-        kv = site.matrix.kv_cache_dtype(dtype)
-        answer = _with_cache(site, replace(combination, kv=kv), kv)
+    for way in ways:
+        answer = _fitted(site, combination, way) if isinstance(way, Way) else way
         if not isinstance(answer, Candidate):
             reasons.append(answer)
             continue
@@ -192,36 +144,11 @@ def _best_cache(site: Site, combination: Combination) -> Candidate | Reason:
     return short[-1] if short else reasons[0]
 
 
-def _dtypes(release: ReleaseRow, gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
-    """The cache dtypes that a plan may choose by itself: of the 16-bit floats one, and cards before
-    8.0 have no bf16."""
-    dtypes = release.kv_cache_dtypes[: release.auto_kv_cache_dtypes]
-    old = any(not at_least(gpu.compute_capability or "0", "8.0") for gpu in gpus)
-    float16 = "f16" if old else dtypes[0]
-    return (float16, *(dtype for dtype in dtypes if dtype not in ("bf16", "f16")))
-
-
-def _with_cache(site: Site, combination: Combination, kv: KvCacheDtypeRow) -> Candidate | Reason:
-    release = combination.release
-    if kv.id not in release.kv_cache_dtypes:
-        return Needs(
-            subject=f"cache of {release.engine} {release.release}",
-            needed=" or ".join(release.kv_cache_dtypes),
-            found=kv.id,
-            row=release.id,
-        )
-    backend = _backend(site, combination, kv)
-    if not isinstance(backend, AttentionBackendRow):
-        return backend
-    features = features_of(site, combination)
-    if not isinstance(features, frozenset):
-        return features
-    combination = replace(combination, backend=backend, features=features)
-    reason = exclusion(site, combination, kv, backend)
-    if reason is not None:
-        return reason
-    around = replace(
-        surroundings(site.host),
+def _fitted(site: Site, placed: Combination, way: Way) -> Candidate | Reason:
+    release, kv, backend = placed.release, way.kv, way.backend
+    combination = placed.by(way.drafting, kv, backend, way.features)
+    around = surroundings(
+        site.host,
         max_num_seqs=site.want.max_num_seqs or slots_of(site, combination),
         max_num_batched_tokens=site.want.max_num_batched_tokens
         or site.pins.workload.max_num_batched_tokens,
@@ -253,37 +180,9 @@ def _with_cache(site: Site, combination: Combination, kv: KvCacheDtypeRow) -> Ca
         fit=fit,
         hazards=hazards,
         settings=settings,
-        preferred=all(
-            compat.preferred(gpu, combination.checkpoint, site.matrix) for gpu in combination.gpus
-        ),
-        native=all(
-            compat.native(gpu, release, combination.checkpoint, site.matrix)
-            for gpu in combination.gpus
-        ),
+        preferred=way.preferred,
+        native=way.native,
     )
-
-
-def _backend(
-    site: Site, combination: Combination, kv: KvCacheDtypeRow
-) -> AttentionBackendRow | Reason:
-    """The backend that the engine takes by itself, or the pinned one, if it fits every card."""
-    architecture = combination.model.architecture
-    asked = [
-        attention.Asked(
-            capability=capability,
-            kv=kv.id,
-            head_sizes=architecture.head_sizes,
-            mla=bool(architecture.of(LayerKind.MLA)),
-            sliding=bool(architecture.of(LayerKind.SLIDING)),
-            sinks=architecture.sinks,
-            family=combination.model.family,
-        )
-        for capability in dict.fromkeys(
-            [gpu.compute_capability for gpu in combination.gpus] or [None]
-        )
-    ]
-    rows = site.matrix.backends(combination.release.engine)
-    return attention.chosen(combination.release, rows, asked, pinned=site.pins.attention_backend)
 
 
 def _refusing(hazards: tuple[HazardRow, ...]) -> Reason | None:

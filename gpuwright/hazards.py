@@ -30,9 +30,18 @@ class Surroundings:
     max_num_batched_tokens: int | None = None
 
 
-def surroundings(host: Host) -> Surroundings:
-    """What `host` says; the plan's settings are still open."""
+def surroundings(
+    host: Host,
+    *,
+    max_model_len: int | None = None,
+    max_num_seqs: int | None = None,
+    max_num_batched_tokens: int | None = None,
+) -> Surroundings:
+    """What `host` says, and as much of the plan's settings as is known."""
     return Surroundings(
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
         driver=host.driver_version,
         virtualization=host.virtualization,
         cpu=host.cpu_model,

@@ -9,7 +9,7 @@ from gpuwright.features import support_of
 from gpuwright.memory.request import DraftMemory, MemoryRequest
 from gpuwright.refusals import Needs, Reason
 from gpuwright.rows import KvCacheDtypeRow, Scalar
-from gpuwright.site import Combination, Site, card_memory, ram_memory, splits_tensors
+from gpuwright.site import Combination, Site, ram_memory, splits_tensors
 
 MAX_SLOTS = 4
 """llama.cpp gives every slot its whole context, so few of them."""
@@ -34,7 +34,7 @@ def memory_request(
     slots = slots_of(site, combination)
     if combination.gpus:
         cap = int(settings.get(SHARE_CAP, 100))
-        devices = tuple(card_memory(gpu, site.matrix).capped(cap) for gpu in combination.gpus)
+        devices = tuple(site.rooms[gpu.uuid].capped(cap) for gpu in combination.gpus)
     elif not host.memory_total_bytes:
         return Needs(subject="RAM", needed="a size", found="unknown")
     else:

@@ -36,34 +36,31 @@ class Site:
     want: Want
     pins: Pins
     matrix: Matrix
-    terms: tuple[object, ...] = field(init=False)
-    """What of the host and the want a fit depends on, beside the cards."""
+    taste: tuple[object, ...] = field(init=False)
+    """What is wanted of a service whatever the memory: two that want the same are equal."""
+    rooms: dict[str, DeviceMemory] = field(init=False)
+    """The memory of each card, by its UUID."""
+    untold: dict[str, Reason | None] = field(init=False)
+    """Why the memory of a card cannot be told, by its UUID."""
 
     def __post_init__(self) -> None:
-        host, want, pins = self.host, self.want, self.pins
-        speculative = want.speculative
-        terms = (
-            host.memory_total_bytes,
-            host.cpu_threads,
-            host.virtualization,
-            host.driver_version,
-            pins.workload.id,
+        want, pins, cards = self.want, self.pins, self.host.gpus
+        taste = (
+            pins.workload,
             pins.attention_backend,
             pins.kv_cache_dtype,
-            None
-            if speculative is None
-            else (speculative.method, speculative.tokens, speculative.drafter),
-            want.max_model_len,
-            want.max_num_seqs,
-            want.max_num_batched_tokens,
-            want.tensor_parallel_size,
-            want.gpus is not None,
+            pins.speculation,
+            pins.drafter,
+            want.speculative,
             want.prefix_caching,
             want.structured_output,
             want.vision,
-            want.expert_offload,
         )
-        object.__setattr__(self, "terms", terms)
+        object.__setattr__(self, "taste", taste)
+        rooms = {gpu.uuid: card_memory(gpu, self.matrix) for gpu in cards}
+        object.__setattr__(self, "rooms", rooms)
+        untold = {gpu.uuid: untold_memory(gpu, self.matrix) for gpu in cards}
+        object.__setattr__(self, "untold", untold)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,6 +93,28 @@ class Combination:
     def on(self, gpus: tuple[Gpu, ...]) -> Combination:
         return replace(self, gpus=gpus)
 
+    def by(
+        self,
+        drafting: Drafting | None,
+        kv: KvCacheDtypeRow | None = None,
+        backend: AttentionBackendRow | None = None,
+        features: frozenset[str] = frozenset(),
+    ) -> Combination:
+        """The same build and cards, and how they are used. Called for every candidate, so that the
+        keys are spelt out: `replace` takes four times as long."""
+        return Combination(
+            release=self.release,
+            tag=self.tag,
+            model=self.model,
+            checkpoint=self.checkpoint,
+            gpus=self.gpus,
+            backend=backend,
+            kv=kv,
+            drafting=drafting,
+            features=features,
+            offload=self.offload,
+        )
+
     @property
     def label(self) -> str:
         """Its name for people, as far as it is chosen."""
@@ -107,6 +126,11 @@ class Combination:
     @property
     def device(self) -> Device:
         return Device.CUDA if self.gpus else Device.CPU
+
+    @property
+    def capabilities(self) -> tuple[str | None, ...]:
+        """Compute capabilities of the cards, each once; empty on the CPU."""
+        return tuple(dict.fromkeys([gpu.compute_capability for gpu in self.gpus]))
 
     @property
     def capability(self) -> str | None:

@@ -131,7 +131,8 @@ class _Placing:
             draft = rate.draft(self.draft_token, tokens * slots)
         prompts = 0 if request.on_gpu else self.prompt_cache
         saved = 0 if request.on_gpu else self._saved_bytes(slots)
-        found, total = [], self.layers
+        found: list[tuple[int, ...]] = []
+        total = self.layers
         for weights, layers in zip(self.shares, self.split, strict=True):
             cached, states = cache * layers // total, state * layers // total
             found.append(

@@ -1,0 +1,136 @@
+"""The ways in which a build may serve a checkpoint on cards: drafts, caches, attention, features.
+
+No amount of memory counts here, so that answers are kept: of most cards the same is asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gpuwright import attention, compat
+from gpuwright.attention_rows import AttentionBackendRow
+from gpuwright.drafting import draftings
+from gpuwright.feature_choice import exclusion, features_of
+from gpuwright.model_rows import LayerKind
+from gpuwright.refusals import Needs, Reason
+from gpuwright.rows import KvCacheDtypeRow
+from gpuwright.site import Combination, Drafting, Site
+from gpuwright.versions import at_least
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Way:
+    """What a memory plan may be made for."""
+
+    drafting: Drafting | None
+    kv: KvCacheDtypeRow
+    backend: AttentionBackendRow
+    features: frozenset[str]
+    preferred: bool
+    """Whether the weights' format is the one to take on every card."""
+    native: bool
+    """Whether every card computes in the weights' format."""
+
+
+class _Question:
+    """A combination on a site, equal to another where nothing that `Way` depends on differs."""
+
+    __slots__ = ("combination", "key", "site")
+
+    def __init__(self, site: Site, combination: Combination) -> None:
+        self.site, self.combination = site, combination
+        self.key = (
+            site.matrix,
+            site.taste,
+            combination.release,
+            combination.checkpoint,
+            combination.capabilities,
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Question) and self.key == other.key
+
+
+def ways_of(site: Site, combination: Combination) -> tuple[tuple[Way | Reason, ...], ...] | Reason:
+    """For each way of drafting, best first, one answer for each cache dtype, best first; or why
+    the pinned way of drafting cannot be."""
+    return _ways_of(_Question(site, combination))
+
+
+@lru_cache(maxsize=1 << 13)
+def _ways_of(question: _Question) -> tuple[tuple[Way | Reason, ...], ...] | Reason:
+    site, combination = question.site, question.combination
+    found = draftings(site, combination)
+    if not isinstance(found, list):
+        return found
+    dtypes = [site.matrix.kv_cache_dtype(each) for each in _dtypes(site, combination)]
+    return tuple(
+        tuple(_way(site, combination.by(drafting), kv) for kv in dtypes) for drafting in found
+    )
+
+
+def _dtypes(site: Site, combination: Combination) -> tuple[str, ...]:
+    """The pinned cache dtype, or those that a plan may choose by itself: of the 16-bit floats one,
+    and cards before 8.0 have no bf16."""
+    release = combination.release
+    if site.pins.kv_cache_dtype is not None:
+        return (site.pins.kv_cache_dtype,)
+    dtypes = release.kv_cache_dtypes[: release.auto_kv_cache_dtypes]
+    old = any(not at_least(each or "0", "8.0") for each in combination.capabilities)
+    float16 = "f16" if old else dtypes[0]
+    return (float16, *(dtype for dtype in dtypes if dtype not in ("bf16", "f16")))
+
+
+def _way(site: Site, combination: Combination, kv: KvCacheDtypeRow) -> Way | Reason:
+    release = combination.release
+    if kv.id not in release.kv_cache_dtypes:
+        return Needs(
+            subject=f"cache of {release.engine} {release.release}",
+            needed=" or ".join(release.kv_cache_dtypes),
+            found=kv.id,
+            row=release.id,
+        )
+    backend = _backend(site, combination, kv)
+    if not isinstance(backend, AttentionBackendRow):
+        return backend
+    features = features_of(site, combination)
+    if not isinstance(features, frozenset):
+        return features
+    used = combination.by(combination.drafting, features=features)
+    reason = exclusion(site, used, kv, backend)
+    if reason is not None:
+        return reason
+    checkpoint, gpus = combination.checkpoint, combination.gpus
+    return Way(
+        drafting=combination.drafting,
+        kv=kv,
+        backend=backend,
+        features=features,
+        preferred=all(compat.preferred(gpu, checkpoint, site.matrix) for gpu in gpus),
+        native=all(compat.native(gpu, release, checkpoint, site.matrix) for gpu in gpus),
+    )
+
+
+def _backend(
+    site: Site, combination: Combination, kv: KvCacheDtypeRow
+) -> AttentionBackendRow | Reason:
+    """The backend that the engine takes by itself, or the pinned one, if it fits every card."""
+    architecture = combination.model.architecture
+    asked = [
+        attention.Asked(
+            capability=capability,
+            kv=kv.id,
+            head_sizes=architecture.head_sizes,
+            mla=bool(architecture.of(LayerKind.MLA)),
+            sliding=bool(architecture.of(LayerKind.SLIDING)),
+            sinks=architecture.sinks,
+            family=combination.model.family,
+        )
+        for capability in combination.capabilities or (None,)
+    ]
+    rows = site.matrix.backends(combination.release.engine)
+    return attention.chosen(combination.release, rows, asked, pinned=site.pins.attention_backend)
