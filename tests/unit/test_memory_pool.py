@@ -173,7 +173,7 @@ def test_a_window_keeps_two_steps_where_scheduling_runs_ahead():
 
 def test_layers_of_a_drafter_share_the_pool_of_the_model():
     drafter = LayerGroup(kind=FULL, layers=5, kv_heads=8, head_size=128)
-    pool = make_pool(QWEN_27B, kv("bf16"), 1, draft_tokens=5, drafter=[drafter])
+    pool = make_pool(QWEN_27B, kv("bf16"), 1, draft_tokens=5, drafter=(drafter,))
     # Five layers a table: 16 and 5 layers that grow, 48 with states.
     assert [table.count for table in pool.tables] == [4, 1]
     assert pool.state_blocks == 10 * 7
