@@ -1,8 +1,11 @@
 import shutil
+from pathlib import Path
 
 import pytest
 
 from tools.ask_engine import environment_of
+
+HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="package")
@@ -24,3 +27,13 @@ def environments():
 
     yield enter
     leave()
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave these out unless they are asked for by their marker: each installs 9-10 GB."""
+    if "slow" in (config.option.markexpr or ""):
+        return
+    ours = [item for item in items if item.path.is_relative_to(HERE)]
+    if ours:
+        config.hook.pytest_deselected(items=ours)
+        items[:] = [item for item in items if item not in ours]
