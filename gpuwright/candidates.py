@@ -185,7 +185,7 @@ def _equal_sets(
             if size <= len(equal) and pinned in (None, size):
                 yield tuple(sorted(equal[:size], key=lambda gpu: gpu.index))
     if pinned and all(len(equal) < pinned for equal in kinds.values()):
-        yield tuple(sorted(by_room, key=lambda gpu: gpu.index))
+        yield tuple(sorted(by_room[:pinned], key=lambda gpu: gpu.index))
 
 
 def _usable(site: Site, combination: Combination, gpu: Gpu) -> bool:

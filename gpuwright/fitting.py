@@ -112,7 +112,7 @@ def _card_reasons(site: Site, combination: Combination) -> Iterator[Reason | Non
     if gpus and splits_tensors(release):
         if pinned not in (None, len(gpus)):
             yield Needs(subject="cards of one kind", needed=str(pinned), found=str(len(gpus)))
-        if pinned is None or site.want.gpus is None:
+        if pinned is None:
             yield compat.equal_cards(gpus)
         yield compat.tensor_parallel(combination.model, len(gpus))
     elif pinned not in (None, 1):

@@ -75,10 +75,19 @@ def _ways_of(question: _Question) -> tuple[tuple[Way | Reason, ...], ...] | Reas
 
 def _dtypes(site: Site, combination: Combination) -> tuple[str, ...]:
     """The pinned cache dtype, or those that a plan may choose by itself: of the 16-bit floats one,
-    and cards before 8.0 have no bf16."""
+    and cards before 8.0 have no bf16. Where no formula gives the cache, those that were measured.
+    """
     release = combination.release
     if site.pins.kv_cache_dtype is not None:
         return (site.pins.kv_cache_dtype,)
+    measured = [
+        dtype
+        for cache in combination.model.architecture.measured_caches
+        if cache.engine == release.engine
+        for dtype in cache.kv_cache_dtypes
+    ]
+    if measured:
+        return tuple(measured)
     dtypes = release.kv_cache_dtypes[: release.auto_kv_cache_dtypes]
     old = any(not at_least(each or "0", "8.0") for each in combination.capabilities)
     float16 = "f16" if old else dtypes[0]
