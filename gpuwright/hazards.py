@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from gpuwright.catalogue import Matrix
+from gpuwright.engine_rows import ReleaseRow
 from gpuwright.hazard_rows import PARAMETERS, Compiler, HazardRow
 from gpuwright.host import Host
 from gpuwright.memory.request import MIB
@@ -56,15 +58,12 @@ def hazards_of(
     combination: Combination, matrix: Matrix, around: Surroundings = _NOWHERE
 ) -> Iterator[HazardRow]:
     """The hazards that `combination`, with backend and cache chosen, meets; in matrix order."""
-    engine, release = combination.release.engine, combination.release.release
     asked = _Asked(combination, matrix, around)
-    for row in matrix.hazards:
-        when = row.when
-        if when.engines and engine not in when.engines:
-            continue
-        if _in_releases(row, release) and all(
-            _CHECKS[name](getattr(when, name), asked) for name in when.named
-        ):
+    for row, questions in _of_release(matrix, combination.release):
+        for check, value in questions:
+            if not check(value, asked):
+                break
+        else:
             yield row
 
 
@@ -89,6 +88,26 @@ def is_applied(row: HazardRow, settings: dict[str, Scalar]) -> bool:
         key in settings
         and (int(settings[key]) <= int(value) if PARAMETERS[key] is int else settings[key] is value)
         for key, value in row.sets.items()
+    )
+
+
+@lru_cache(maxsize=64)
+def _of_release(
+    matrix: Matrix, release: ReleaseRow
+) -> tuple[tuple[HazardRow, tuple[tuple[Callable[[Any, _Asked], bool], Any], ...]], ...]:
+    """The hazards that a release may have, each with what is left to ask."""
+    return tuple(
+        (
+            row,
+            tuple(
+                (_CHECKS[name], getattr(row.when, name))
+                for name in row.when.named
+                if name != "engines"
+            ),
+        )
+        for row in matrix.hazards
+        if (not row.when.engines or release.engine in row.when.engines)
+        and _in_releases(row, release.release)
     )
 
 
@@ -153,7 +172,6 @@ def _draft_tokens(spec: str, asked: _Asked) -> bool:
 
 
 _CHECKS: dict[str, Callable[[Any, _Asked], bool]] = {
-    "engines": lambda words, asked: asked.combination.release.engine in words,
     "build_tags": lambda words, asked: asked.combination.tag.tag in words,
     "cuda": lambda words, asked: asked.combination.tag.cuda in words,
     "device": lambda word, asked: asked.combination.tag.device is word,
@@ -194,4 +212,4 @@ _CHECKS: dict[str, Callable[[Any, _Asked], bool]] = {
     "max_num_seqs": lambda spec, asked: _range(asked.around.max_num_seqs, spec),
     "max_num_batched_tokens": lambda spec, asked: _range(asked.around.max_num_batched_tokens, spec),
 }
-"""One question per condition of When."""
+"""One question per condition of When but `engines`, which sorts the rows beforehand."""
