@@ -55,14 +55,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = arguments.run(arguments)
     except (WantError, HostError) as error:
         for fault in error.faults:
-            print(f"gpuwright: {fault}", file=sys.stderr)
+            print(f"gpuwright: {_one_line(fault)}", file=sys.stderr)
         return EXIT_BAD_INPUT
     except MatrixError as error:
         for fault in error.faults:
-            print(f"gpuwright: matrix: {fault}", file=sys.stderr)
+            print(f"gpuwright: matrix: {_one_line(fault)}", file=sys.stderr)
         return EXIT_MATRIX_FAULT
     except BrokenPipeError:
         # The reader has gone, as `| head` does; Python must not complain again while it exits.
         sys.stderr.close()
         return EXIT_OK
     return status
+
+
+def _one_line(text: str) -> str:
+    """`text` with what is no character to print as its escape: names come from files and nodes."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
