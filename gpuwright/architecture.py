@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
+MOST_LAYERS = 4096
 MOST_DEVICES = 64
 """Tensor parallel sizes are looked at up to here."""
 
@@ -43,9 +44,11 @@ class LayerGroup:
             LayerKind.MLA: ("latent_size", "rope_size"),
             LayerKind.COMPRESSED: ("kv_heads", "head_size"),
         }[self.kind]
-        for name in needed:
+        for name in ("layers", *needed):
             if getattr(self, name) < 1:
                 yield f".{name}: a {self.kind} group needs it"
+        if self.layers > MOST_LAYERS:
+            yield f".layers: needs at most {MOST_LAYERS:,}, found {self.layers:,}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -202,7 +202,7 @@ class CheckpointRow:
             yield ".unknown.size: missing, pinning does not answer for a size"
         for key in ("size", "loaded", "experts"):
             try:
-                size_interval(getattr(self, key) or "1 B")
+                size_interval("1 B" if getattr(self, key) is None else getattr(self, key))
             except ValueError as error:
                 yield f".{key}: {error}"
                 return
@@ -270,6 +270,8 @@ class ModelRow:
         return (f"{self.id}: {keys} not verified against the published configuration",)
 
     def faults(self) -> Iterator[str]:
+        if self.max_context_tokens < 1:
+            yield f".max_context_tokens: needs 1 or more, found {self.max_context_tokens}"
         if not self.weights:
             yield ".checkpoints: none of them has the role weights"
         yield from _unknown_keys(self)
