@@ -45,7 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
     pairs = list(zip(decisions, wants, strict=True))
     if arguments.json:
         data = [decision_as_data(each, want, question.assumed) for each, want in pairs]
-        whole = data[0] if len(data) == 1 else {"services": data}
+        refused = any(each["verdict"] == "refusal" for each in data)
+        verdict = "refusal" if refused else "plan"
+        whole = data[0] if len(data) == 1 else {"verdict": verdict, "services": data}
         sys.stdout.write(json.dumps(whole, indent=2) + "\n")
     else:
         texts = [explain_node(question), *(_text(each, want) for each, want in pairs)]

@@ -172,6 +172,8 @@ def _read_services(data: dict[str, Any]) -> tuple[Want, ...]:
             found.append(Want.from_data({**common, **entry} if isinstance(entry, dict) else entry))
         except WantError as error:
             faults.extend(f"services[{index}]: {fault}" for fault in error.faults)
+    if len({want.extra_models for want in found}) > 1:
+        faults.append("extra_models: differs between services, and one matrix decides them all")
     if faults:
         raise WantError(*faults)
     return tuple(found)
