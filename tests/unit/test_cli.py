@@ -1,6 +1,8 @@
 import itertools
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -301,6 +303,18 @@ def test_every_command_has_help(capsys, command):
         main([*command, "--help"])
     assert caught.value.code == 0
     assert "usage: gpuwright" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--help"], ["fits", "--gpu", "3090"]])
+def test_a_question_loads_neither_pyinfra_nor_templates(words):
+    program = (
+        "import sys; from gpuwright.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "loaded = {'pyinfra', 'gevent', 'jinja2', 'pynvml'} & set(sys.modules)\n"
+        "sys.exit(f'loads {loaded}' if loaded else 0)"
+    )
+    subprocess.run([sys.executable, "-c", program, *words], check=True, stdout=subprocess.DEVNULL)
 
 
 def test_the_version_is_shown(capsys):
