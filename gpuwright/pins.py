@@ -53,7 +53,12 @@ def resolve_pins(want: Want, matrix: Matrix) -> Pins:
             return None
         if name.casefold() in words:
             return words[name.casefold()]
-        faults.append(f"{key}: {name!r} is unknown{nearest(name, sorted(set(words.values())))}")
+        end = nearest(name, sorted(set(words.values())))
+        owners = _owners(matrix, key, name)
+        if owners:
+            faults.append(f"{key}: {name!r} is of {' and '.join(owners)}, not {engine}{end}")
+        else:
+            faults.append(f"{key}: {name!r} is unknown{end}")
         return None
 
     auto_model = want.model.casefold() == AUTO
@@ -100,10 +105,10 @@ def resolve_pins(want: Want, matrix: Matrix) -> Pins:
         candidates = [row for model in models for row in model.weights]
         checkpoint = find(candidates, want.checkpoint)
         if checkpoint is None:
-            ids = [row.id for row in candidates]
-            faults.append(
-                f"checkpoint: {want.checkpoint!r} is unknown{nearest(want.checkpoint, ids)}"
-            )
+            end = nearest(want.checkpoint, [row.id for row in candidates])
+            owners = [each.id for each in matrix.models if find(each.weights, want.checkpoint)]
+            what = f"of {' and '.join(owners)}, not {want.model}" if owners else "unknown"
+            faults.append(f"checkpoint: {want.checkpoint!r} is {what}{end}")
         else:
             models = tuple(model for model in models if checkpoint in model.checkpoints)
     workload = None
@@ -134,6 +139,24 @@ def resolve_pins(want: Want, matrix: Matrix) -> Pins:
         speculation=speculation,
         drafter=drafter,
     )
+
+
+def _owners(matrix: Matrix, key: str, name: str) -> tuple[str, ...]:
+    """Engines that know `name` as what `key` pins."""
+    found: dict[str, None] = {}
+    wanted = name.casefold()
+    if key == "attention_backend":
+        for row in matrix.attention_backends:
+            if wanted in (word.casefold() for word in (row.backend, *row.aliases)):
+                found[row.engine] = None
+    for release in matrix.releases:
+        words = {
+            "release": (release.release,),
+            "build_tag": tuple(tag.tag for tag in release.build_tags),
+        }.get(key, ())
+        if wanted in words:
+            found[release.engine] = None
+    return tuple(found)
 
 
 def pinned_gpus(host: Host, want: Want) -> tuple[Gpu, ...]:

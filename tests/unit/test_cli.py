@@ -149,6 +149,23 @@ def test_a_key_that_is_pinned_to_two_values_is_named(capsys):
     ]
 
 
+@pytest.mark.parametrize(
+    ("pins", "fault"),
+    [
+        (["engine=llama.cpp", "release=0.33.0"], "release: '0.33.0' is of vllm, not llama.cpp;"),
+        (["engine=vllm", "attention_backend=ggml"], "attention_backend: 'ggml' is of llama.cpp"),
+        (["engine=llama.cpp", "build_tag=cu130"], "build_tag: 'cu130' is of sglang and "),
+        (["checkpoint=gpt-oss-20b-mxfp4"], "checkpoint: 'gpt-oss-20b-mxfp4' is of gpt-oss-20b, no"),
+        (["gpus=none", "tensor_parallel_size=2"], "tensor_parallel_size: needs cards, and gpus"),
+        (["gpus=[0,1]", "tensor_parallel_size=4"], "tensor_parallel_size: 4 over 2 pinned cards"),
+    ],
+)
+def test_pins_that_contradict_each_other_are_named(capsys, pins, fault):
+    words = [f"--pin={pin}" for pin in pins]
+    assert main(["explain", "--gpu=3090", "--gpu=3090", "--model=qwen3.6-27b", *words]) == 2
+    assert capsys.readouterr().err.startswith(f"gpuwright: {fault}")
+
+
 PINNABLE = [
     *("engine", "release", "build_tag", "checkpoint", "attention_backend", "kv_cache_dtype"),
     *("tensor_parallel_size", "gpus", "max_model_len", "max_num_seqs"),
