@@ -19,6 +19,7 @@ COMMANDS = {
     "connect": ("gpuwright.connect", "how to reach what a node serves, and the tunnel to it"),
     "explain": ("gpuwright.explain_command", "what a node would serve, and why"),
     "fits": ("gpuwright.fits_command", "every model that a node can serve, best first"),
+    "kv": ("gpuwright.kv_command", "what a KV cache of a given size holds, exactly"),
     "models": ("gpuwright.models_command", "models and checkpoints in the catalogue"),
     "gpus": ("gpuwright.gpus_command", "graphics cards in the catalogue"),
 }

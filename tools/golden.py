@@ -32,6 +32,7 @@ HOSTS = TESTS / "hosts"
 PLANS = TESTS / "plans"
 RIG_FILES = ("document.json", "sketch.yaml")
 CLI_PAGE = TESTS.parent / "docs" / "cli.md"
+KV_PAGE = TESTS.parent / "docs" / "kv.md"
 _ANSWERED = re.compile(r"```console\n\$ (gpuwright [^\n]+)\n[^$].*?```\n", re.DOTALL)
 UNSAID = ("a card is there:", "runs here, and", "memory arithmetic that is known to be right")
 """Parts of reasons that say the same on every rig: they are left out."""
@@ -161,10 +162,11 @@ def _answer(line: str) -> str:
 
 def main() -> int:
     wanted = {path_of(rig): golden_file(rig) for rig in rigs()}
-    page = CLI_PAGE.read_text(encoding="utf-8")
-    if cli_page(page) != page:
-        CLI_PAGE.write_text(cli_page(page), encoding="utf-8")
-        print(f"wrote {CLI_PAGE.name}")
+    for path in (CLI_PAGE, KV_PAGE):
+        page = path.read_text(encoding="utf-8")
+        if cli_page(page) != page:
+            path.write_text(cli_page(page), encoding="utf-8")
+            print(f"wrote {path.name}")
     for path in sorted({path for path in PLANS.rglob("*") if path.is_file()} - set(wanted)):
         print(f"removed {path.relative_to(TESTS)}")
         path.unlink()

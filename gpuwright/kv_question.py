@@ -1,0 +1,324 @@
+"""What `gpuwright kv` is asked, with names resolved, and its answer."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpuwright.catalogue import Matrix, nearest, resolve
+from gpuwright.engine_rows import MemoryModel, ReleaseRow
+from gpuwright.gpu_names import label
+from gpuwright.memory import cache, sglang, vllm
+from gpuwright.memory.cache import Cache
+from gpuwright.memory.llama_cpp_rates import GPU_RUNTIME_BYTES, rates
+from gpuwright.memory.pool import Pool, measured_pool, pool
+from gpuwright.memory.request import GIB, MIB, DeviceMemory, MemoryRequest
+from gpuwright.model_rows import CheckpointRow, ModelRow
+from gpuwright.refusals import Needs, Reason, WantError, gib
+from gpuwright.site import VISIBLE_PERCENT
+from gpuwright.versions import within
+
+SHARES = {MemoryModel.VLLM: 0.92, MemoryModel.SGLANG: 0.88}
+"""Share of a card where none is said."""
+_LLAMA = "llama.cpp"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KvQuestion:
+    """`release` is None where none was named: then what holds of any release is reckoned with."""
+
+    request: MemoryRequest
+    model: ModelRow
+    checkpoint: CheckpointRow | None
+    engine: str
+    memory_model: MemoryModel
+    release: ReleaseRow | None
+    block_multiple: int
+    tokens: int
+    pool_bytes: int
+    assumed: tuple[str, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether the cache is one over all cards, or stands on a single one."""
+        return self.memory_model is MemoryModel.LLAMA_CPP or len(self.request.devices) == 1
+
+    @property
+    def title(self) -> str:
+        engine = f"{self.engine} {self.release.release}" if self.release else self.engine
+        size = self.request.tensor_parallel_size
+        over = f", tensor parallel {size}" if size > 1 else ""
+        return f"{self.model.id} under {engine}, {self.request.kv.id} cache{over}"
+
+    def as_data(self) -> dict[str, Any]:
+        return {
+            "model": self.model.id,
+            "checkpoint": self.checkpoint.id if self.checkpoint else None,
+            "engine": self.engine,
+            "release": self.release.release if self.release else None,
+            "kv_cache_dtype": self.request.kv.id,
+            "tensor_parallel_size": self.request.tensor_parallel_size,
+            "max_model_len": self.tokens,
+            "kv_cache_bytes": self.pool_bytes,
+            "assumed": list(self.assumed),
+        }
+
+    def answer(self) -> Cache | Reason:
+        """What the cache holds, or why nobody can say it."""
+        request, architecture = self.request, self.request.architecture
+        if self.memory_model is MemoryModel.VLLM:
+            shared = self._layout()
+            if not isinstance(shared, Pool):
+                return shared
+            return cache.of_pool(request, shared, self.pool_bytes, self.tokens)
+        if architecture.measured_caches and (
+            self.memory_model is not MemoryModel.LLAMA_CPP
+            or measured_pool(architecture, request.kv, _LLAMA) is None
+        ):
+            return Needs(
+                subject=f"cache of {self.model.id} under {self.engine}",
+                needed="a formula, or one that was measured",
+                found=request.kv.id,
+                row=self.model.id,
+            )
+        if self.memory_model is MemoryModel.LLAMA_CPP:
+            return cache.of_slots(request, self.pool_bytes, self.tokens)
+        return cache.of_tokens(request, self.pool_bytes, self.tokens)
+
+    def _layout(self) -> Pool | Reason:
+        request = self.request
+        if request.architecture.measured_caches:
+            return vllm.layout(request)
+        assert request.terms is not None
+        return pool(
+            request.architecture,
+            request.kv,
+            request.tensor_parallel_size,
+            max_num_batched_tokens=request.max_num_batched_tokens,
+            in_flight_batches=request.terms.in_flight_batches if self.release else 1,
+            draft_tokens=request.draft_tokens,
+            prefix_caching=request.prefix_caching,
+            state_bytes=request.state_bytes,
+            multiple=self.block_multiple,
+            fill_pages=self.release is None,
+        )
+
+    def shortage(self, found: Cache) -> str | None:
+        """One sentence where the cache does not hold one request; None where it does."""
+        needed, seqs = found.needed_bytes, self.request.sequences
+        stateful = found.num_blocks is not None and found.state_bytes_per_sequence
+        if stateful and found.num_blocks is not None and seqs > found.num_blocks:
+            return (
+                f"max_num_seqs: {seqs:,} requests need a block each for their states, found "
+                f"{found.num_blocks:,}"
+            )
+        if needed <= self.pool_bytes and found.max_concurrency >= 1:
+            return None
+        sentence = (
+            f"KV cache: one request of {self.tokens:,} tokens needs {needed / GIB:.4f} GiB, found "
+            f"{max(0, self.pool_bytes) / GIB:.4f} GiB"
+        )
+        if found.max_context:
+            return f"{sentence}; it holds one of {found.max_context:,}"
+        return f"{sentence}; it holds none"
+
+
+def read_kv_question(
+    arguments: argparse.Namespace, numbers: dict[str, Any], matrix: Matrix
+) -> KvQuestion:
+    """The question of `arguments`, whose numbers are in `numbers`; WantError for its faults."""
+    model = resolve("--model", matrix.models, arguments.model)
+    release, memory_model = _release(arguments, matrix)
+    engine = release.engine
+    kv = _dtype(arguments, matrix, release)
+    size = numbers["tensor_parallel_size"]
+    tokens = numbers.get("max_model_len", model.max_context_tokens)
+    faults = list(_faults(model, memory_model, engine, size, tokens))
+    checkpoint = None
+    if arguments.checkpoint is not None:
+        checkpoint = resolve("--checkpoint", model.weights, arguments.checkpoint)
+    if faults:
+        raise WantError(*faults)
+    said = release if arguments.release is not None else None
+    assumed = [*model.assumptions]
+    if said is None and memory_model is MemoryModel.VLLM and _windowed(model):
+        assumed.append(
+            "no release: windows outlive one step (two from 0.26.0 on, with --release), and pages "
+            "are filled"
+        )
+    if memory_model not in (MemoryModel.VLLM, MemoryModel.SGLANG, MemoryModel.LLAMA_CPP):
+        assumed.append("reckoned coarsely: not verified against the engine")
+    request = MemoryRequest(
+        architecture=model.architecture,
+        kv=kv,
+        terms=matrix.terms(release),
+        engine=engine,
+        weights_bytes=0,
+        devices=(DeviceMemory(name="card", total_bytes=0, available_bytes=0),) * size,
+        on_gpu=True,
+        model_context_tokens=model.max_context_tokens,
+        target_context_tokens=tokens,
+        target_num_seqs=numbers["max_num_seqs"],
+        max_num_batched_tokens=numbers["max_num_batched_tokens"],
+        max_model_len=tokens,
+        max_num_seqs=numbers["max_num_seqs"],
+        draft_tokens=numbers["speculative_tokens"],
+        prefix_caching=numbers["prefix_caching"],
+        state_bytes=numbers["state_bytes"],
+    )
+    if "available_gib" in numbers:
+        pool_bytes = int(numbers["available_gib"] * GIB)
+    else:
+        checkpoint = checkpoint or _first_checkpoint(model, release)
+        request, pool_bytes, more = _on_card(
+            arguments, numbers, matrix, request, checkpoint, memory_model
+        )
+        assumed += more
+    return KvQuestion(
+        request=request,
+        model=model,
+        checkpoint=checkpoint,
+        engine=engine,
+        memory_model=memory_model,
+        release=said,
+        block_multiple=numbers["block_multiple"],
+        tokens=tokens,
+        pool_bytes=pool_bytes,
+        assumed=tuple(assumed),
+    )
+
+
+def _windowed(model: ModelRow) -> bool:
+    return any(group.window for group in model.architecture.groups)
+
+
+def _release(arguments: argparse.Namespace, matrix: Matrix) -> tuple[ReleaseRow, MemoryModel]:
+    """The release that was named, or the engine's first one in the matrix."""
+    engine = next(
+        (name for name in matrix.engines if name.casefold() == arguments.engine.casefold()), None
+    )
+    if engine is None:
+        raise WantError(
+            f"--engine: {arguments.engine!r} is unknown{nearest(arguments.engine, matrix.engines)}"
+        )
+    rows = [row for row in matrix.releases if row.engine == engine]
+    release = rows[0]
+    if arguments.release is not None:
+        found = [row for row in rows if row.release == arguments.release]
+        if not found:
+            names = [row.release for row in rows]
+            raise WantError(
+                f"--release: {engine} {arguments.release!r} is unknown; known: {', '.join(names)}"
+            )
+        release = found[0]
+    if release.memory_model is MemoryModel.UNKNOWN:
+        known = dict.fromkeys(
+            row.engine for row in matrix.releases if row.memory_model is not MemoryModel.UNKNOWN
+        )
+        raise WantError(
+            f"--engine: how {engine} shares out memory is unknown; known: {', '.join(known)}"
+        )
+    return release, release.memory_model
+
+
+def _dtype(arguments: argparse.Namespace, matrix: Matrix, release: ReleaseRow) -> Any:
+    """The element type: the one that was named, if the engine takes it, or its first."""
+    rows = [release]
+    if arguments.release is None:
+        rows = [row for row in matrix.releases if row.engine == release.engine]
+    legal = dict.fromkeys(dtype for row in rows for dtype in row.kv_cache_dtypes)
+    if arguments.kv_cache_dtype is None:
+        return matrix.kv_cache_dtype(release.kv_cache_dtypes[0])
+    dtypes = [row for row in matrix.kv_cache_dtypes if row.id in legal]
+    return resolve("--kv-cache-dtype", dtypes, arguments.kv_cache_dtype)
+
+
+def _faults(
+    model: ModelRow, memory_model: MemoryModel, engine: str, size: int, tokens: int
+) -> Iterator[str]:
+    if tokens > model.max_context_tokens:
+        yield (
+            f"--max-model-len: {model.id} needs at most {model.max_context_tokens:,}, "
+            f"found {tokens:,}"
+        )
+    if memory_model is MemoryModel.LLAMA_CPP:
+        if size > 1:
+            yield f"--tensor-parallel-size: {engine} splits layers, needs 1, found {size}"
+        return
+    misfit = model.architecture.misfit(size)
+    if misfit is not None:
+        legal = ", ".join(str(each) for each in model.tensor_parallel_sizes)
+        yield (
+            f"--tensor-parallel-size: {size} does not divide {misfit} of {model.id}; legal: {legal}"
+        )
+
+
+def _first_checkpoint(model: ModelRow, release: ReleaseRow) -> CheckpointRow:
+    """The first checkpoint with a size that the engine serves."""
+    for row in model.weights:
+        spec = row.engines.get(release.engine)
+        if spec is not None and row.max_bytes is not None and within(release.release, spec):
+            return row
+    raise WantError(
+        f"--checkpoint: none of {model.id} with a known size is served by {release.engine} "
+        f"{release.release}; known: {', '.join(row.id for row in model.weights)}"
+    )
+
+
+def _on_card(
+    arguments: argparse.Namespace,
+    numbers: dict[str, Any],
+    matrix: Matrix,
+    request: MemoryRequest,
+    checkpoint: CheckpointRow,
+    memory_model: MemoryModel,
+) -> tuple[MemoryRequest, int, list[str]]:
+    """`request` on a card, the bytes that its cache gets there, and what that takes for granted."""
+    row = matrix.gpu_index.find(arguments.gpu, "--gpu")
+    if checkpoint.max_bytes is None:
+        raise WantError(f"--checkpoint: the size of {checkpoint.id} is not known; --available-gib")
+    visible, assumed = row.memory_mib * MIB * VISIBLE_PERCENT // 100, []
+    if row.visible_mib is not None:
+        visible = row.visible_mib * MIB
+    else:
+        assumed.append(f"{label(row)}: CUDA sees {VISIBLE_PERCENT} % of it")
+    assumed += checkpoint.assumptions
+    card = DeviceMemory(name=label(row), total_bytes=visible, available_bytes=visible)
+    size = request.tensor_parallel_size
+    request = replace(request, devices=(card,) * size, weights_bytes=checkpoint.max_bytes)
+    share = numbers.get("gpu_memory_utilization")
+    if memory_model is MemoryModel.SGLANG:
+        share = numbers.get("mem_fraction_static", share)
+    if share is None:
+        share = SHARES.get(memory_model, 1.0)
+        if memory_model in SHARES:
+            assumed.append(f"{share} of the card is the engine's")
+    terms = request.terms
+    if memory_model is MemoryModel.VLLM:
+        assert terms is not None
+        fixed = sum(term.bytes for term in vllm.fixed_terms(request))
+        if not terms.graphs_in_budget:
+            fixed -= vllm.graph_term(request).bytes
+        return request, int(visible * share) - fixed, assumed
+    weights = -(-checkpoint.max_bytes // size)
+    if memory_model is MemoryModel.LLAMA_CPP:
+        rate = rates(request.architecture, request.kv)
+        slots = request.max_num_seqs or 1
+        tokens = (request.max_model_len or 0) * slots
+        used = weights - checkpoint.host_bytes + GPU_RUNTIME_BYTES + rate.buffers(tokens)
+        used += rate.state * slots + (rate.draft(0, tokens) if request.draft_tokens else 0)
+        return request, int(visible * share) - used, assumed
+    states = cache.of_tokens(request, 0, 1).state_bytes_per_sequence * (request.sequences + 1)
+    if memory_model is MemoryModel.SGLANG:
+        left = sglang.pool_bytes(
+            free_after_weights=visible - weights, total=visible, static_share=share
+        )
+        return request, left - states, assumed
+    assert terms is not None
+    spent = terms.activation_bytes(request.max_num_batched_tokens) + terms.runtime_bytes(size)
+    spent += terms.graph_bytes(request.sequences)
+    left = max(0, int(visible * share) - weights - spent - states) * terms.max_share_percent // 100
+    assumed.append(f"{gib(spent)} for all but weights and cache")
+    return request, left, assumed
