@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gpuwright.attention_rows import AttentionBackendRow
 from gpuwright.engine_rows import ReleaseRow
@@ -82,10 +82,15 @@ class Matrix:
     hazards: tuple[HazardRow, ...]
     workloads: tuple[WorkloadRow, ...]
     distros: tuple[DistroRow, ...]
-    gpu_index: GpuIndex = field(init=False, repr=False, compare=False)
+    gpu_index: GpuIndex = field(init=False, repr=False)
+    _by_id: dict[str, dict[str, Any]] = field(init=False, repr=False)
+    """Rows of the kinds that deciding asks for by id, as it does for every candidate."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gpu_index", index_gpus(self.gpus))
+        kinds = ("cuda", "kv_cache_dtypes", "quantizations", "features")
+        by_id = {kind: {row.id: row for row in getattr(self, kind)} for kind in kinds}
+        object.__setattr__(self, "_by_id", by_id)
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -118,10 +123,12 @@ class Matrix:
         return self.gpu_index.card(gpu.pci_id, gpu.name, gpu.total_bytes)
 
     def cuda_runtime(self, version: str) -> CudaRow:
-        return next(row for row in self.cuda if row.id == version)
+        row: CudaRow = self._by_id["cuda"][version]
+        return row
 
     def kv_cache_dtype(self, dtype: str) -> KvCacheDtypeRow:
-        return next(row for row in self.kv_cache_dtypes if row.id == dtype)
+        row: KvCacheDtypeRow = self._by_id["kv_cache_dtypes"][dtype]
+        return row
 
     def terms(self, release: ReleaseRow) -> TermsRow | None:
         """What the release takes beside weights and cache; None where its model needs no row."""
@@ -136,10 +143,12 @@ class Matrix:
         )
 
     def quantization(self, name: str) -> QuantizationRow:
-        return next(row for row in self.quantizations if row.id == name)
+        row: QuantizationRow = self._by_id["quantizations"][name]
+        return row
 
     def feature(self, feature: str) -> FeatureRow:
-        return next(row for row in self.features if row.id == feature)
+        row: FeatureRow = self._by_id["features"][feature]
+        return row
 
     def backends(self, engine: str) -> tuple[AttentionBackendRow, ...]:
         return tuple(row for row in self.attention_backends if row.engine == engine)

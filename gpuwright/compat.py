@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 from gpuwright.catalogue import Matrix
 from gpuwright.engine_rows import (
@@ -74,9 +75,14 @@ def kernels(gpu: Gpu, tag: BuildTagRow) -> Reason | None:
     """Code for a capability runs on the same major with an equal or higher minor, no other."""
     if gpu.compute_capability is None:
         return Needs(subject=gpu.name, needed="a compute capability", found=UNKNOWN)
-    if any(_runs(carried, gpu.compute_capability) for carried in tag.capabilities):
+    if _has_code(tag, gpu.compute_capability):
         return None
     return NoKernels(gpu=gpu.name, capability=gpu.compute_capability, carried=tag.capabilities)
+
+
+@lru_cache(maxsize=1 << 12)
+def _has_code(tag: BuildTagRow, capability: str) -> bool:
+    return any(_runs(carried, capability) for carried in tag.capabilities)
 
 
 def _runs(carried: str, capability: str) -> bool:

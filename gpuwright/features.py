@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from gpuwright.engine_rows import ReleaseRow
 from gpuwright.feature_rows import Exclusion, FeatureRow, FeatureSupport, Grade
@@ -11,6 +12,7 @@ from gpuwright.refusals import Needs, Reason
 from gpuwright.versions import within
 
 
+@lru_cache(maxsize=1 << 14)
 def support_of(
     row: FeatureRow, release: ReleaseRow, model: ModelRow, capability: str | None
 ) -> FeatureSupport | Reason:

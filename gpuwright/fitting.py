@@ -54,6 +54,11 @@ class Candidate:
         return int(self.fit.parameters.get("cpu_expert_layers", 0))
 
     @property
+    def applicable(self) -> bool:
+        combination = self.combination
+        return combination.tag.not_applicable is None and combination.checkpoint.files is not None
+
+    @property
     def not_applicable(self) -> str | None:
         """Why it can be shown and not be applied; None where it can."""
         checkpoint = self.combination.checkpoint
@@ -165,9 +170,13 @@ def _fitted(site: Site, placed: Combination, way: Way) -> Candidate | Reason:
     fit = _FITS[release.memory_model](request)
     if not isinstance(fit, Fit):
         return fit
-    around = replace(around, max_model_len=fit.max_model_len)
-    for_length = hazards_of(combination, site.matrix, around)
-    hazards += tuple(row for row in for_length if row.when.max_model_len)
+    around = surroundings(
+        site.host,
+        max_model_len=fit.max_model_len,
+        max_num_seqs=around.max_num_seqs,
+        max_num_batched_tokens=around.max_num_batched_tokens,
+    )
+    hazards += tuple(hazards_of(combination, site.matrix, around, "max_model_len"))
     reason = _refusing(hazards)
     if reason is not None:
         return reason

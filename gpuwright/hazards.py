@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from gpuwright.attention_rows import AttentionBackendRow
 from gpuwright.catalogue import Matrix
-from gpuwright.engine_rows import ReleaseRow
+from gpuwright.engine_rows import BuildTagRow, ReleaseRow
 from gpuwright.hazard_rows import PARAMETERS, Compiler, HazardRow
 from gpuwright.host import Host
 from gpuwright.memory.request import MIB
-from gpuwright.rows import Scalar
+from gpuwright.model_rows import CheckpointRow, ModelRow
+from gpuwright.rows import KvCacheDtypeRow, Scalar
 from gpuwright.site import Combination
 from gpuwright.versions import at_least, within
 
@@ -55,11 +57,28 @@ _NOWHERE = Surroundings()
 
 
 def hazards_of(
-    combination: Combination, matrix: Matrix, around: Surroundings = _NOWHERE
+    combination: Combination,
+    matrix: Matrix,
+    around: Surroundings = _NOWHERE,
+    condition: str | None = None,
 ) -> Iterator[HazardRow]:
-    """The hazards that `combination`, with backend and cache chosen, meets; in matrix order."""
+    """The hazards that `combination`, with backend and cache chosen, meets; in matrix order. Where
+    a `condition` is named, those alone that ask for it."""
     asked = _Asked(combination, matrix, around)
-    for row, questions in _of_release(matrix, combination.release):
+    kept = _of_a_build(
+        matrix,
+        combination.release,
+        combination.tag,
+        combination.model,
+        combination.checkpoint,
+        combination.backend,
+        combination.kv,
+        combination.features,
+        combination.capability,
+    )
+    for row, questions in kept:
+        if condition is not None and not getattr(row.when, condition):
+            continue
         for check, value in questions:
             if not check(value, asked):
                 break
@@ -91,24 +110,45 @@ def is_applied(row: HazardRow, settings: dict[str, Scalar]) -> bool:
     )
 
 
-@lru_cache(maxsize=64)
-def _of_release(
-    matrix: Matrix, release: ReleaseRow
+@lru_cache(maxsize=1 << 14)
+def _of_a_build(
+    matrix: Matrix,
+    release: ReleaseRow,
+    tag: BuildTagRow,
+    model: ModelRow,
+    checkpoint: CheckpointRow,
+    backend: AttentionBackendRow | None,
+    kv: KvCacheDtypeRow | None,
+    features: frozenset[str],
+    capability: str | None,
 ) -> tuple[tuple[HazardRow, tuple[tuple[Callable[[Any, _Asked], bool], Any], ...]], ...]:
-    """The hazards that a release may have, each with what is left to ask."""
-    return tuple(
-        (
-            row,
-            tuple(
-                (_CHECKS[name], getattr(row.when, name))
-                for name in row.when.named
-                if name != "engines"
-            ),
-        )
-        for row in matrix.hazards
-        if (not row.when.engines or release.engine in row.when.engines)
-        and _in_releases(row, release.release)
+    """The hazards that such a combination meets on some node, each with what is left to ask."""
+    combination = Combination(
+        release=release,
+        tag=tag,
+        model=model,
+        checkpoint=checkpoint,
+        backend=backend,
+        kv=kv,
+        features=features,
     )
+    asked = _Asked(combination, matrix, _NOWHERE)
+    found = []
+    for row in matrix.hazards:
+        when = row.when
+        if (
+            _in_releases(row, release.release)
+            and (not when.engines or release.engine in when.engines)
+            and (not when.capabilities or _range(capability, when.capabilities))
+            and all(
+                _CHECKS[name](getattr(when, name), asked)
+                for name in when.named
+                if name in _OF_A_BUILD
+            )
+        ):
+            left = (name for name in when.named if name in _CHECKS and name not in _OF_A_BUILD)
+            found.append((row, tuple((_CHECKS[name], getattr(when, name)) for name in left)))
+    return tuple(found)
 
 
 def _in_releases(row: HazardRow, release: str) -> bool:
@@ -135,11 +175,6 @@ class _Asked:
             found = (self.matrix.gpu(gpu) for gpu in self.combination.gpus)
             self.rows = [row for row in found if row is not None]
         return self.rows
-
-
-def _capability(spec: str, asked: _Asked) -> bool:
-    capability = asked.combination.capability
-    return capability is not None and within(capability, spec)
 
 
 def _range(found: object, spec: str) -> bool:
@@ -190,7 +225,6 @@ _CHECKS: dict[str, Callable[[Any, _Asked], bool]] = {
     "draft_tokens": _draft_tokens,
     "features": lambda words, asked: not asked.combination.features.isdisjoint(words),
     "not_features": lambda words, asked: asked.combination.features.isdisjoint(words),
-    "capabilities": _capability,
     "kinds": lambda words, asked: any(row.kind in words for row in asked.cards),
     "gpus": lambda words, asked: any(row.id in words for row in asked.cards),
     "unified_memory": lambda wanted, asked: (
@@ -212,4 +246,10 @@ _CHECKS: dict[str, Callable[[Any, _Asked], bool]] = {
     "max_num_seqs": lambda spec, asked: _range(asked.around.max_num_seqs, spec),
     "max_num_batched_tokens": lambda spec, asked: _range(asked.around.max_num_batched_tokens, spec),
 }
-"""One question per condition of When but `engines`, which sorts the rows beforehand."""
+"""One question per condition of When but `engines` and `capabilities`, which sort the rows
+beforehand."""
+
+_OF_A_BUILD = frozenset(
+    ("build_tags", "cuda", "device", "backends", "not_backends", "kv_cache_dtypes", "quantizations")
+) | {"formats", "families", "models", "layers", "features", "not_features"}
+"""Conditions that no amount of memory and no other property of a node changes."""

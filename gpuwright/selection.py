@@ -56,10 +56,13 @@ def decide(host: Host, want: Want, matrix: Matrix) -> Plan | Refusal:
             failures.append(answer)
     if not fitting:
         return _refusal(site, failures)
-    ranked = sorted(fitting, key=lambda candidate: _rank(site, candidate))
+    ranked = sorted(
+        ((_rank(site, candidate), candidate) for candidate in fitting), key=lambda each: each[0]
+    )
+    (best_rank, best), *losers = ranked
     why_not = [failure.rejection for failure in failures]
-    why_not += [_lost(site, loser, ranked[0]) for loser in ranked[1:]]
-    return plan_of(site, ranked[0], tuple(why_not))
+    why_not += [_lost(loser, rank, best_rank) for rank, loser in losers]
+    return plan_of(site, best, tuple(why_not))
 
 
 def reaches_its_context(plan: Plan, want: Want, matrix: Matrix) -> bool:
@@ -132,7 +135,7 @@ def _rank(site: Site, candidate: Candidate) -> tuple[Any, ...]:
     order = route_for(workload, combination).order
     weights = site.matrix.quantization(combination.checkpoint.quantization)
     return (
-        int(candidate.not_applicable is not None),
+        int(not candidate.applicable),
         int(candidate.fit.max_model_len < target),
         -model.merit,
         candidate.layers_in_ram,
@@ -148,9 +151,9 @@ def _rank(site: Site, candidate: Candidate) -> tuple[Any, ...]:
     )
 
 
-def _lost(site: Site, loser: Candidate, best: Candidate) -> Rejection:
+def _lost(loser: Candidate, rank: tuple[Any, ...], best_rank: tuple[Any, ...]) -> Rejection:
     """Why a candidate that fits is not the one: the first criterion on which it falls behind."""
-    pairs = zip(_CRITERIA, _rank(site, loser), _rank(site, best), strict=True)
+    pairs = zip(_CRITERIA, rank, best_rank, strict=True)
     text = next((line for line, mine, theirs in pairs if mine > theirs), None)
     sentence = f"fits; {text or 'it is equal and stands later in the matrix'}"
     if text == _CRITERIA[0]:
