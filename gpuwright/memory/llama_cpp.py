@@ -80,6 +80,7 @@ class _Placing:
         self.weights_bytes = request.weights_bytes - host - self.ram_experts_bytes
         self.split = self._split() if len(request.devices) > 1 else (self.layers,)
         self.shares = self._shares() if len(request.devices) > 1 else (self.weights_bytes,)
+        self.rooms = [each.available_bytes * 50 for each in request.devices]
         self.prompt_cache = prompt_cache_bytes(request.ram_bytes)
         self.rates = rates(architecture, request.kv)
         self.checkpoint = checkpoint_bytes(self.rates)
@@ -186,11 +187,24 @@ class _Placing:
         ]
         return max(found, key=lambda each: each[0] / max(1, each[1].available_bytes))
 
-    def holds(self, tokens: int, slots: int) -> bool:
-        return all(
-            sum(sizes) * 51 <= device.available_bytes * 50
-            for sizes, device in zip(self._sizes(tokens, slots), self.request.devices, strict=True)
-        )
+    def holds(self, wanted: int, slots: int) -> bool:
+        """Whether each device has room for its sum of `_sizes`: asked so often that it is spelt
+        out, without what is nothing on a card."""
+        if not self.request.on_gpu:
+            needed, device, _ = self.needed(wanted, slots)
+            return needed * 51 <= device.available_bytes * 50
+        tokens, rate = -(-wanted // CONTEXT_STEP) * CONTEXT_STEP, self.rates
+        cache, state = rate.cache(tokens, slots), rate.state * slots
+        beside = rate.buffers(tokens * slots) + GPU_RUNTIME_BYTES
+        more, total = self.main_bytes, self.layers
+        if self.draft_token is not None:
+            more += rate.draft(self.draft_token, tokens * slots)
+        for weights, layers, room in zip(self.shares, self.split, self.rooms, strict=True):
+            held = weights + cache * layers // total + state * layers // total + beside + more
+            if held * 51 > room:
+                return False
+            more = -rate.logits
+        return True
 
     def slots(self, tokens: int) -> int | None:
         """Slots of `tokens` each that fit: the pin, or as many as are wanted or fewer; or None."""
@@ -201,6 +215,9 @@ class _Placing:
             return request.target_num_seqs
         # Slots give way before a pinned context does, or one that the workload asks for.
         if request.max_model_len is None and tokens > request.target_context_tokens:
+            return None
+        # Of one device's RAM saved states take a share, whose rounding may favour more slots.
+        if request.on_gpu and not self.holds(tokens, 1):
             return None
         for slots in range(request.target_num_seqs - 1, 0, -1):
             if self.holds(tokens, slots):
