@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gpuwright.attention_rows import AttentionBackendRow
@@ -132,15 +133,7 @@ class Matrix:
 
     def terms(self, release: ReleaseRow) -> TermsRow | None:
         """What the release takes beside weights and cache; None where its model needs no row."""
-        return next(
-            (
-                row
-                for row in self.memory_terms
-                if row.memory_model is release.memory_model
-                and within(release.release, row.releases)
-            ),
-            None,
-        )
+        return _terms(self.memory_terms, release)
 
     def quantization(self, name: str) -> QuantizationRow:
         row: QuantizationRow = self._by_id["quantizations"][name]
@@ -160,3 +153,11 @@ class Matrix:
                 if row.id == checkpoint:
                     return model, row
         raise KeyError(checkpoint)
+
+
+@lru_cache(maxsize=256)
+def _terms(rows: tuple[TermsRow, ...], release: ReleaseRow) -> TermsRow | None:
+    for row in rows:
+        if row.memory_model is release.memory_model and within(release.release, row.releases):
+            return row
+    return None

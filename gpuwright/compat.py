@@ -130,6 +130,7 @@ def published_size(checkpoint: CheckpointRow) -> Reason | None:
     )
 
 
+@lru_cache(maxsize=1 << 12)
 def projectors(model: ModelRow, release: ReleaseRow) -> tuple[CheckpointRow, ...]:
     """The model's projectors of known size that `release` loads."""
     return tuple(
@@ -227,6 +228,7 @@ def preferred(gpu: Gpu, checkpoint: CheckpointRow, matrix: Matrix) -> bool:
     return capability is not None and any(within(capability, each) for each in ranges)
 
 
+@lru_cache(maxsize=1 << 12)
 def tensor_parallel(model: ModelRow, size: int) -> Reason | None:
     """Heads, experts and inner sizes split evenly over `size` cards."""
     misfit = model.architecture.misfit(size)

@@ -106,10 +106,13 @@ def _reaches(site: Site, candidate: Candidate) -> bool:
 
 def _card_reasons(site: Site, combination: Combination) -> Iterator[Reason | None]:
     gpus, release = combination.gpus, combination.release
+    asked: set[tuple[str, str | None]] = set()
     for gpu in gpus:
-        yield compat.kernels(gpu, combination.tag)
-        yield compat.toolkit(gpu, combination.tag, site.matrix)
-        yield compat.quantization(gpu, release, combination.checkpoint, site.matrix)
+        if (gpu.name, gpu.compute_capability) not in asked:
+            asked.add((gpu.name, gpu.compute_capability))
+            yield compat.kernels(gpu, combination.tag)
+            yield compat.toolkit(gpu, combination.tag, site.matrix)
+            yield compat.quantization(gpu, release, combination.checkpoint, site.matrix)
         if gpu.total_bytes is None:
             yield Needs(subject=gpu.name, needed="a memory size", found="unknown")
         yield site.untold[gpu.uuid]

@@ -53,9 +53,9 @@ def fit(request: MemoryRequest) -> Fit | Reason:
         return whole
     pinned = request.max_model_len
     target = min(request.target_context_tokens, request.model_context_tokens)
-    for tokens in request.contexts():
-        if (pinned is None and tokens > target) or placing(most).slots(tokens) is None:
-            continue
+    wanted = [each for each in request.contexts() if pinned is not None or each <= target]
+    longest = first_that_fits(wanted, lambda tokens: placing(most).slots(tokens) is not None)
+    for tokens in wanted[wanted.index(longest) :] if longest is not None else ():
         low, high = 1, most
         while low < high:
             middle = (low + high) // 2
@@ -262,11 +262,12 @@ class _Placing:
             available_bytes=device.available_bytes,
             others_bytes=device.others_bytes,
             what=f"weights, buffers and {slots} x {tokens:,} tokens",
-            largest_context_tokens=self._largest_context(slots),
+            largest_context_tokens=self._largest_context(tokens, slots),
         )
 
-    def _largest_context(self, slots: int) -> int | None:
-        low, high = 0, self.request.model_context_tokens // CONTEXT_STEP
+    def _largest_context(self, short: int, slots: int) -> int | None:
+        """The largest context below `short`, which does not fit."""
+        low, high = 0, min(short, self.request.model_context_tokens) // CONTEXT_STEP
         while low < high:
             middle = (low + high + 1) // 2
             if self.holds(middle * CONTEXT_STEP, slots):

@@ -34,9 +34,8 @@ class DeviceMemory:
 
     def capped(self, percent: int) -> DeviceMemory:
         """The device with at most `percent` of it to be had."""
-        return replace(
-            self, available_bytes=min(self.available_bytes, self.total_bytes * percent // 100)
-        )
+        most = self.total_bytes * percent // 100
+        return self if self.available_bytes <= most else replace(self, available_bytes=most)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
