@@ -106,19 +106,18 @@ class KvQuestion:
         )
 
     def shortage(self, found: Cache) -> str | None:
-        """One sentence where the cache does not hold one request; None where it does."""
-        needed, seqs = found.needed_bytes, self.request.sequences
-        stateful = found.num_blocks is not None and found.state_bytes_per_sequence
-        if stateful and found.num_blocks is not None and seqs > found.num_blocks:
-            return (
-                f"max_num_seqs: {seqs:,} requests need a block each for their states, found "
-                f"{found.num_blocks:,}"
-            )
+        """One sentence where the cache does not hold what is asked; None where it does."""
+        needed, seqs, blocks = found.needed_bytes, self.request.sequences, found.num_blocks
         if needed <= self.pool_bytes and found.max_concurrency >= 1:
-            return None
+            if blocks is None or not found.state_bytes_per_sequence or seqs <= blocks:
+                return None
+            return (
+                f"max_num_seqs: {seqs:,} requests need a block each for their states, "
+                f"found {blocks:,}"
+            )
         sentence = (
             f"KV cache: one request of {self.tokens:,} tokens needs {needed / GIB:.4f} GiB, found "
-            f"{max(0, self.pool_bytes) / GIB:.4f} GiB"
+            f"{self.pool_bytes / GIB:.4f} GiB"
         )
         if found.max_context:
             return f"{sentence}; it holds one of {found.max_context:,}"
@@ -185,7 +184,7 @@ def read_kv_question(
         release=said,
         block_multiple=numbers["block_multiple"],
         tokens=tokens,
-        pool_bytes=pool_bytes,
+        pool_bytes=max(0, pool_bytes),
         assumed=tuple(assumed),
     )
 
