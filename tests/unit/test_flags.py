@@ -62,6 +62,7 @@ def test_the_checks_own_flags_are_found_wanting(engine, release):
 REMOVED = {
     ("vllm", "0.33.0"): ["--swap-space", "--use-v2-block-manager"],
     ("vllm", "0.19.1"): ["--swap-space", "--use-v2-block-manager"],
+    ("sglang", "0.5.10.post1"): ["--mamba-radix-cache-strategy"],
     ("sglang", "0.5.23"): ["--mamba-scheduler-strategy"],
 }
 
