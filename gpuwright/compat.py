@@ -82,10 +82,10 @@ def kernels(gpu: Gpu, tag: BuildTagRow) -> Reason | None:
 
 @lru_cache(maxsize=1 << 12)
 def _has_code(tag: BuildTagRow, capability: str) -> bool:
-    return any(_runs(carried, capability) for carried in tag.capabilities)
+    return any(runs(carried, capability) for carried in tag.capabilities)
 
 
-def _runs(carried: str, capability: str) -> bool:
+def runs(carried: str, capability: str) -> bool:
     (carried_numbers, *_), (numbers, *_) = parse_version(carried), parse_version(capability)
     return carried_numbers[0] == numbers[0] and carried_numbers <= numbers
 
