@@ -63,6 +63,8 @@ class MeasuredCache:
     kv_cache_dtypes: tuple[str, ...]
     bytes_per_token: int
     bytes_per_sequence: int
+    capabilities: str = ""
+    """Cards like those that it was measured on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

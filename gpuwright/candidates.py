@@ -44,10 +44,15 @@ class Failure:
         return rejection_of(self.label, self.reason)
 
 
-def candidates(site: Site) -> Iterator[Candidate | Failure]:
-    """All of them, in the matrix's order; of each engine only the newest build that runs, and an
-    older one where it has code for more of the cards."""
+Build = tuple[ReleaseRow, BuildTagRow]
+
+
+def builds(site: Site) -> tuple[list[Build], list[Failure]]:
+    """Builds that run here, in the matrix's order, and why the others do not: of each engine only
+    the newest runs, and an older one where it has code for more of the cards."""
     current: dict[tuple[str, Device], tuple[str, frozenset[str]]] = {}
+    running: list[Build] = []
+    failures: list[Failure] = []
     for release in site.matrix.releases:
         for tag in release.build_tags:
             if not site.pins.admits_release(release, tag):
@@ -59,11 +64,26 @@ def candidates(site: Site) -> Iterator[Candidate | Failure]:
             if reason is None and newer is not None and covered <= newer[1]:
                 reason = Superseded(by=newer[0])
             if reason is not None:
-                yield Failure(label=label, reason=reason, of_model=False)
+                failures.append(Failure(label=label, reason=reason, of_model=False))
                 continue
             current[(release.engine, tag.device)] = (label, covered)
-            for model in site.pins.models:
-                yield from _of_model(site, release, tag, model)
+            running.append((release, tag))
+    return running, failures
+
+
+def candidates(site: Site, running: list[Build], model: ModelRow) -> Iterator[Candidate | Failure]:
+    """Every way in which the builds may serve `model`."""
+    for release, tag in running:
+        yield from _of_model(site, release, tag, model)
+
+
+def may_apply(site: Site, running: list[Build], model: ModelRow) -> bool:
+    """Whether any plan for `model` could be applied, and not only shown."""
+    return any(
+        tag.applicable and row.files is not None and release.engine in row.engines
+        for release, tag in running
+        for row in site.pins.checkpoints(model)
+    )
 
 
 def _release_reason(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Reason | None:
@@ -124,6 +144,8 @@ def _of_checkpoint(site: Site, combination: Combination) -> Iterator[Candidate |
             compat.published_size(checkpoint),
             compat.context(site.want.max_model_len, combination.model),
             compat.sequences(site.want, release, site.pins.workload),
+            compat.batching(site.want, release),
+            compat.experts(site.want, release, combination.model),
             disk_reason(
                 site.host,
                 site.want,

@@ -188,6 +188,40 @@ def sequences(want: Want, release: ReleaseRow, workload: WorkloadRow) -> Reason 
     )
 
 
+def batching(want: Want, release: ReleaseRow) -> Reason | None:
+    """llama.cpp reads prompts in steps of its own."""
+    if want.max_num_batched_tokens is None or release.memory_model is not MemoryModel.LLAMA_CPP:
+        return None
+    return Needs(
+        subject="max_num_batched_tokens",
+        needed="an engine that batches prompts",
+        found=release.engine,
+        row=release.id,
+    )
+
+
+def experts(want: Want, release: ReleaseRow, model: ModelRow) -> Reason | None:
+    """Pinned experts on the CPU need a model of experts, and an engine that computes them there."""
+    if not want.expert_offload:
+        return None
+    if not model.architecture.experts:
+        return Needs(
+            subject="expert_offload",
+            needed="a model of experts",
+            found=model.id,
+            help="`expert_offload` left out",
+            row=model.id,
+        )
+    if release.memory_model in (MemoryModel.LLAMA_CPP, MemoryModel.COARSE_EXPERTS_IN_RAM):
+        return None
+    return Needs(
+        subject="expert_offload",
+        needed="an engine that computes experts on the CPU",
+        found=release.engine,
+        row=release.id,
+    )
+
+
 def quantization(
     gpu: Gpu, release: ReleaseRow, checkpoint: CheckpointRow, matrix: Matrix
 ) -> Reason | None:
@@ -229,6 +263,15 @@ def preferred(gpu: Gpu, checkpoint: CheckpointRow, matrix: Matrix) -> bool:
 
 
 @lru_cache(maxsize=1 << 12)
+def spared(gpu: Gpu, matrix: Matrix) -> bool:
+    """Whether what is preferred on this card is so for the room that it saves."""
+    capability = gpu.compute_capability
+    return capability is not None and any(
+        row.saves_room_only and any(within(capability, each) for each in row.preferred)
+        for row in matrix.quantizations
+    )
+
+
 def tensor_parallel(model: ModelRow, size: int) -> Reason | None:
     """Heads, experts and inner sizes split evenly over `size` cards."""
     misfit = model.architecture.misfit(size)

@@ -41,8 +41,15 @@ class Candidate:
     """What hazards and pins set, in neutral words; the memory plan knows of it."""
     preferred: bool
     """Whether the weights' format is the one to take on every card."""
+    spared: bool
+    """Whether finer weights come first where they have all the room that they need."""
     native: bool
     """Whether every card computes in the weights' format."""
+
+    @property
+    def roomy(self) -> bool:
+        """Whether the model's own context fits whole."""
+        return self.fit.max_model_len == self.combination.model.max_context_tokens
 
     @property
     def label(self) -> str:
@@ -193,6 +200,7 @@ def _fitted(site: Site, placed: Combination, way: Way) -> Candidate | Reason:
         hazards=hazards,
         settings=settings,
         preferred=way.preferred,
+        spared=way.spared,
         native=way.native,
     )
 

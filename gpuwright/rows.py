@@ -175,6 +175,8 @@ class QuantizationRow:
     preferred: tuple[str, ...] = ()
     """Capabilities of the cards where this format comes before finer ones: they compute in it, or
     it saves most of what bounds them."""
+    saves_room_only: bool = False
+    """Preferred for the room that it saves: not where a finer one has all that it needs."""
 
 
 class Preference(StrEnum):

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpuwright.candidates import Failure, candidates
+from gpuwright.candidates import Build, Failure, builds, candidates, may_apply
 from gpuwright.catalogue import Matrix, resolve
 from gpuwright.fitting import Candidate
 from gpuwright.host import Host
 from gpuwright.memory.request import Fit
+from gpuwright.model_rows import ModelRow
 from gpuwright.node_rules import node_reasons
 from gpuwright.pins import pinned_gpus, resolve_pins
 from gpuwright.plan import Plan, Rejection
@@ -47,22 +48,39 @@ def decide(host: Host, want: Want, matrix: Matrix) -> Plan | Refusal:
         return refuse(want.model, "this node cannot serve", reasons)
     if want.gpus:
         pinned_gpus(host, want)
-    fitting: list[Candidate] = []
-    failures: list[Failure] = []
-    for answer in candidates(site):
-        if isinstance(answer, Candidate):
-            fitting.append(answer)
-        else:
-            failures.append(answer)
-    if not fitting:
+    running, failures = builds(site)
+    ranked: list[tuple[tuple[Any, ...], Candidate]] = []
+    passed: list[ModelRow] = []
+    # A lesser model can only win by what stands before merit, so often it need not be looked at.
+    models = sorted(pins.models, key=lambda model: -model.merit)
+    for index, model in enumerate(models):
+        if ranked and _settled(site, running, ranked, models[index:]):
+            passed = models[index:]
+            break
+        for answer in candidates(site, running, model):
+            if isinstance(answer, Candidate):
+                ranked.append((_rank(site, answer), answer))
+            else:
+                failures.append(answer)
+    if not ranked:
         return _refusal(site, failures)
-    ranked = sorted(
-        ((_rank(site, candidate), candidate) for candidate in fitting), key=lambda each: each[0]
-    )
-    (best_rank, best), *losers = ranked
+    (best_rank, best), *losers = sorted(ranked, key=lambda each: each[0])
     why_not = [failure.rejection for failure in failures]
     why_not += [_lost(loser, rank, best_rank) for rank, loser in losers]
+    why_not += [Rejection(candidate=model.id, reason=_PASSED) for model in passed]
     return plan_of(site, best, tuple(why_not))
+
+
+def _settled(
+    site: Site,
+    running: list[Build],
+    ranked: list[tuple[tuple[Any, ...], Candidate]],
+    others: list[ModelRow],
+) -> bool:
+    """Whether none of `others`, which are lesser models, can come before the best so far."""
+    applied = any(may_apply(site, running, model) for model in others)
+    best = min(rank for rank, _ in ranked)
+    return best[:_BEFORE_MERIT] <= (int(not applied), *(0,) * (_BEFORE_MERIT - 1))
 
 
 def reaches_its_context(plan: Plan, want: Want, matrix: Matrix) -> bool:
@@ -99,6 +117,8 @@ def _nearest_to_fitting(failures: list[Failure]) -> Iterator[Reason]:
 _CRITERIA = (
     "it cannot be applied yet",
     "it does not reach the context that the workload asks for",
+    "its weights are so coarse that answers suffer",
+    "it leaves experts to the CPU",
     "its model is the lesser one by the catalogue's order",
     "it leaves more experts to the CPU",
     "it meets a hazard that is better avoided",
@@ -113,6 +133,11 @@ _CRITERIA = (
 )
 
 
+_BEFORE_MERIT = 4
+"""How many criteria stand before the model's own merit."""
+_PASSED = "not looked at: a better model by the catalogue's order fits with all that is asked for"
+COARSE_MILLIBITS = 3500
+"""Thousandths of a bit; below it a larger model loses what it had over a smaller one."""
 _PREFERENCES: dict[Preference, Callable[[WorkloadRow, Fit, Candidate], int]] = {
     Preference.CONTEXT: lambda workload, fit, candidate: -fit.max_model_len,
     Preference.REQUESTS: lambda workload, fit, candidate: (
@@ -137,12 +162,14 @@ def _rank(site: Site, candidate: Candidate) -> tuple[Any, ...]:
     return (
         int(not candidate.applicable),
         int(candidate.fit.max_model_len < target),
+        int(weights.millibits_per_weight < COARSE_MILLIBITS),
+        int(candidate.layers_in_ram > 0),
         -model.merit,
         candidate.layers_in_ram,
         sum(row.effect is Effect.AVOID and not row.sets for row in candidate.hazards),
         order.index(release.engine) if release.engine in order else len(order),
         tuple(_PREFERENCES[each](workload, candidate.fit, candidate) for each in workload.prefer),
-        int(not candidate.preferred),
+        int(not (candidate.preferred or (candidate.roomy and candidate.spared))),
         int(not candidate.native),
         -weights.millibits_per_weight,
         release.kv_cache_dtypes.index(candidate.kv.id),

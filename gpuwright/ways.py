@@ -16,7 +16,7 @@ from gpuwright.model_rows import LayerKind
 from gpuwright.refusals import Needs, Reason
 from gpuwright.rows import KvCacheDtypeRow
 from gpuwright.site import Combination, Drafting, Site
-from gpuwright.versions import at_least
+from gpuwright.versions import at_least, within
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +29,8 @@ class Way:
     features: frozenset[str]
     preferred: bool
     """Whether the weights' format is the one to take on every card."""
+    spared: bool
+    """Whether finer weights come first where they have all the room that they need."""
     native: bool
     """Whether every card computes in the weights' format."""
 
@@ -84,6 +86,7 @@ def _dtypes(site: Site, combination: Combination) -> tuple[str, ...]:
         dtype
         for cache in combination.model.architecture.measured_caches
         if cache.engine == release.engine
+        and all(within(each or "0", cache.capabilities) for each in combination.capabilities)
         for dtype in cache.kv_cache_dtypes
     ]
     if measured:
@@ -120,6 +123,7 @@ def _way(site: Site, combination: Combination, kv: KvCacheDtypeRow) -> Way | Rea
         backend=backend,
         features=features,
         preferred=all(compat.preferred(gpu, checkpoint, site.matrix) for gpu in gpus),
+        spared=all(compat.spared(gpu, site.matrix) for gpu in gpus),
         native=all(compat.native(gpu, release, checkpoint, site.matrix) for gpu in gpus),
     )
 
