@@ -71,10 +71,12 @@ def builds(site: Site) -> tuple[list[Build], list[Failure]]:
     return running, failures
 
 
-def candidates(site: Site, running: list[Build], model: ModelRow) -> Iterator[Candidate | Failure]:
-    """Every way in which the builds may serve `model`."""
+def candidates(
+    site: Site, running: list[Build], model: ModelRow, *, offload: bool
+) -> Iterator[Candidate | Failure]:
+    """Every way in which the builds may serve `model`, with experts in RAM only where `offload`."""
     for release, tag in running:
-        yield from _of_model(site, release, tag, model)
+        yield from _of_model(site, release, tag, model, offload=offload)
 
 
 def may_apply(site: Site, running: list[Build], model: ModelRow) -> bool:
@@ -118,7 +120,7 @@ def _covered(site: Site, tag: BuildTagRow) -> frozenset[str]:
 
 
 def _of_model(
-    site: Site, release: ReleaseRow, tag: BuildTagRow, model: ModelRow
+    site: Site, release: ReleaseRow, tag: BuildTagRow, model: ModelRow, *, offload: bool
 ) -> Iterator[Candidate | Failure]:
     meant = [row for row in site.pins.checkpoints(model) if _meant_for(release, row)]
     if not meant and not site.pins.auto_model:
@@ -131,9 +133,10 @@ def _of_model(
         )
         yield Failure(label=release_label(release, tag), reason=reason)
     for checkpoint in meant:
-        yield from _of_checkpoint(
-            site, Combination(release=release, tag=tag, model=model, checkpoint=checkpoint)
+        combination = Combination(
+            release=release, tag=tag, model=model, checkpoint=checkpoint, offload=offload
         )
+        yield from _of_checkpoint(site, combination)
 
 
 def _of_checkpoint(site: Site, combination: Combination) -> Iterator[Candidate | Failure]:

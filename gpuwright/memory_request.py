@@ -80,7 +80,7 @@ def memory_request(
 
 
 def _may_offload(site: Site, combination: Combination) -> bool:
-    if site.want.expert_offload is False:
+    if not combination.offload:
         return False
     row = site.matrix.feature(OFFLOAD)
     answer = support_of(row, combination.release, combination.model, combination.capability)

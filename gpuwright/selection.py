@@ -33,6 +33,9 @@ from gpuwright.rows import Effect, Preference, WorkloadRow
 from gpuwright.site import Site
 from gpuwright.want import Want
 
+Ranked = tuple[tuple[Any, ...], Candidate]
+"""A candidate behind what it is compared by."""
+
 
 def decide(host: Host, want: Want, matrix: Matrix) -> Plan | Refusal:
     """One plan for this node, or a Refusal that names every candidate's first hard reason.
@@ -49,7 +52,7 @@ def decide(host: Host, want: Want, matrix: Matrix) -> Plan | Refusal:
     if want.gpus:
         pinned_gpus(host, want)
     running, failures = builds(site)
-    ranked: list[tuple[tuple[Any, ...], Candidate]] = []
+    ranked: list[Ranked] = []
     passed: list[ModelRow] = []
     # A lesser model can only win by what stands before merit, so often it need not be looked at.
     models = sorted(pins.models, key=lambda model: -model.merit)
@@ -57,11 +60,9 @@ def decide(host: Host, want: Want, matrix: Matrix) -> Plan | Refusal:
         if ranked and _settled(site, running, ranked, models[index:]):
             passed = models[index:]
             break
-        for answer in candidates(site, running, model):
-            if isinstance(answer, Candidate):
-                ranked.append((_rank(site, answer), answer))
-            else:
-                failures.append(answer)
+        found, lost = _of_model(site, running, model)
+        ranked += found
+        failures += lost
     if not ranked:
         return _refusal(site, failures)
     (best_rank, best), *losers = sorted(ranked, key=lambda each: each[0])
@@ -71,10 +72,26 @@ def decide(host: Host, want: Want, matrix: Matrix) -> Plan | Refusal:
     return plan_of(site, best, tuple(why_not))
 
 
+def _of_model(
+    site: Site, running: list[Build], model: ModelRow
+) -> tuple[list[Ranked], list[Failure]]:
+    """The candidates of `model` with their ranks, and what fails. Experts go to RAM only where
+    nothing that stays on the cards is as good as can be."""
+    pinned, found, lost = site.want.expert_offload, [], []
+    tries = (False, True) if pinned is None and model.architecture.experts else (pinned is True,)
+    for offload in tries:
+        answers = list(candidates(site, running, model, offload=offload))
+        found = [(_rank(site, each), each) for each in answers if isinstance(each, Candidate)]
+        lost = [each for each in answers if isinstance(each, Failure)]
+        if any(not any(rank[1:_BEFORE_MERIT]) for rank, _ in found):
+            break
+    return found, lost
+
+
 def _settled(
     site: Site,
     running: list[Build],
-    ranked: list[tuple[tuple[Any, ...], Candidate]],
+    ranked: list[Ranked],
     others: list[ModelRow],
 ) -> bool:
     """Whether none of `others`, which are lesser models, can come before the best so far."""
