@@ -178,7 +178,8 @@ def test_size_and_confidence_agree() -> None:
 def test_roles_do_not_mix() -> None:
     qwen = model("qwen3.8-27b")
     assert {row.role for row in qwen.weights} == {Role.WEIGHTS}
-    assert {row.id for row in qwen.drafters} == {"qwen3.8-27b-dflash2-w4a16", "qwen3.8-27b-dflash2"}
+    drafters = {"qwen3.8-27b-dflash2-w4a16", "qwen3.8-27b-dflash2", "qwen3.8-27b-dspark"}
+    assert {row.id for row in qwen.drafters} == drafters
     assert {row.id for row in qwen.projectors} == {"qwen3.8-27b-mmproj"}
     assert sorted(qwen.checkpoints, key=lambda row: row.id) == sorted(
         (*qwen.weights, *qwen.drafters, *qwen.projectors), key=lambda row: row.id
