@@ -98,7 +98,7 @@ class Architecture:
 
     @property
     def layers(self) -> int:
-        return sum(group.layers for group in self.groups)
+        return _layers(self)
 
     @property
     def head_sizes(self) -> tuple[int, ...]:
@@ -144,6 +144,11 @@ class Architecture:
             yield ".groups: empty"
         if bool(self.of(LayerKind.COMPRESSED)) != bool(self.measured_caches):
             yield ".measured_caches: stand exactly where a compressed group does"
+
+
+@lru_cache(maxsize=256)
+def _layers(architecture: Architecture) -> int:
+    return sum(group.layers for group in architecture.groups)
 
 
 @lru_cache(maxsize=256)

@@ -32,6 +32,18 @@ from gpuwright.memory.split import layer_split
 from gpuwright.plan import MemoryPlan, MemoryTerm
 from gpuwright.refusals import Needs, OutOfMemory, Reason
 
+_TERMS = (
+    "weights",
+    "KV cache",
+    "linear states",
+    "compute buffers",
+    "runtime",
+    "draft",
+    "drafter and images",
+    "prompt cache",
+    "saved states",
+)
+
 
 def fit(request: MemoryRequest) -> Fit | Reason:
     """The plan of `request`: whole on its devices, or with experts in RAM where that may be."""
@@ -54,12 +66,19 @@ def fit(request: MemoryRequest) -> Fit | Reason:
     pinned = request.max_model_len
     target = min(request.target_context_tokens, request.model_context_tokens)
     wanted = [each for each in request.contexts() if pinned is not None or each <= target]
-    longest = first_that_fits(wanted, lambda tokens: placing(most).slots(tokens) is not None)
+    longest = first_that_fits(wanted, lambda tokens: placing(most).fits(tokens))
     for tokens in wanted[wanted.index(longest) :] if longest is not None else ():
         low, high = 1, most
+        probes = []
+        if len(request.devices) == 1:
+            # What is short tells nearly how many it takes, so that is tried before halving.
+            near = -(-placing(0).missing_bytes(tokens) * most // request.expert_bytes)
+            probes = [near - 1, near]
         while low < high:
-            middle = (low + high) // 2
-            if placing(middle).slots(tokens) is not None:
+            middle = probes.pop() if probes else (low + high) // 2
+            if not low <= middle < high:
+                continue
+            if placing(middle).fits(tokens):
                 high = middle
             else:
                 low = middle + 1
@@ -152,22 +171,24 @@ class _Placing:
         """What stands on the device of that index with `slots` of `tokens`."""
         rounded = -(-tokens // CONTEXT_STEP) * CONTEXT_STEP
         kept = context_checkpoints(self.checkpoint, slots, self.request.ram_bytes)
-        names = {
-            "weights": self._where(),
-            "KV cache": f"{slots} x {rounded:,} tokens in {self.request.kv.id}",
-            "linear states": f"{slots} slots",
-            "compute buffers": f"{MICRO_BATCH} tokens a step",
-            "runtime": "process and device context",
-            "draft": "cache in f16, buffers",
-            "drafter and images": "on the main device",
-            "prompt cache": "prompts kept in RAM",
-            "saved states": f"{kept} checkpoints for each of {slots} slots",
-        }
+        notes = (
+            self._where(),
+            f"{slots} x {rounded:,} tokens in {self.request.kv.id}",
+            f"{slots} slots",
+            f"{MICRO_BATCH} tokens a step",
+            "process and device context",
+            "cache in f16, buffers",
+            "on the main device",
+            "prompts kept in RAM",
+            f"{kept} checkpoints for each of {slots} slots",
+        )
         sizes = self._sizes(tokens, slots)[index]
         return tuple(
-            MemoryTerm(name=name, bytes=size, note=note)
-            for (name, note), size in zip(names.items(), sizes, strict=True)
-            if size
+            [
+                MemoryTerm(name=name, bytes=size, note=note)
+                for name, note, size in zip(_TERMS, notes, sizes, strict=True)
+                if size
+            ]
         )
 
     def _where(self) -> str:
@@ -206,6 +227,21 @@ class _Placing:
             more = -rate.logits
         return True
 
+    def missing_bytes(self, tokens: int) -> int:
+        """How much room the devices lack for the fewest slots of `tokens`."""
+        sizes = self._sizes(tokens, self.request.max_num_seqs or 1)
+        return sum(map(sum, sizes)) * 51 // 50 - sum(self.rooms) // 50
+
+    def fits(self, tokens: int) -> bool:
+        """Whether `slots` finds any: on cards, whether the fewest fit that it may answer."""
+        request = self.request
+        if not request.on_gpu:
+            return self.slots(tokens) is not None
+        if request.max_num_seqs is not None:
+            return self.holds(tokens, request.max_num_seqs)
+        spare = request.max_model_len is None and tokens > request.target_context_tokens
+        return self.holds(tokens, request.target_num_seqs if spare else 1)
+
     def slots(self, tokens: int) -> int | None:
         """Slots of `tokens` each that fit: the pin, or as many as are wanted or fewer; or None."""
         request = self.request
@@ -215,9 +251,6 @@ class _Placing:
             return request.target_num_seqs
         # Slots give way before a pinned context does, or one that the workload asks for.
         if request.max_model_len is None and tokens > request.target_context_tokens:
-            return None
-        # Of one device's RAM saved states take a share, whose rounding may favour more slots.
-        if request.on_gpu and not self.holds(tokens, 1):
             return None
         for slots in range(request.target_num_seqs - 1, 0, -1):
             if self.holds(tokens, slots):
@@ -242,9 +275,7 @@ class _Placing:
 
     def largest(self) -> Fit | OutOfMemory:
         """The first context that fits, or why not even the smallest does."""
-        tokens = first_that_fits(
-            self.request.contexts(), lambda tokens: self.slots(tokens) is not None
-        )
+        tokens = first_that_fits(self.request.contexts(), self.fits)
         slots = None if tokens is None else self.slots(tokens)
         if tokens is None or slots is None:
             return self.shortage()

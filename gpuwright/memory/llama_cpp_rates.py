@@ -51,8 +51,10 @@ class Rates:
 
     def cache(self, context_tokens: int, slots: int) -> int:
         """The cache of `slots` sequences of `context_tokens` each; windows hold theirs alone."""
-        windows = sum(each * min(context_tokens, kept) for each, kept in self.windows)
-        return (self.growing * context_tokens + windows + self.sequence) * slots
+        total = self.growing * context_tokens + self.sequence
+        for each, kept in self.windows:
+            total += each * min(context_tokens, kept)
+        return total * slots
 
     def buffers(self, total_tokens: int) -> int:
         return max(self.buffer_least, self.buffer_token * total_tokens + self.logits)

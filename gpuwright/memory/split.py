@@ -11,10 +11,11 @@ def layer_split(sizes: Sequence[int], rooms: Sequence[int]) -> tuple[int, ...]:
     `sizes` are the layers' bytes, first layer first. A layer stands where its middle falls.
     """
     total, whole = sum(sizes), sum(rooms)
+    last = len(rooms) - 1
     counts = [0] * len(rooms)
     device, filled, bound = 0, 0, rooms[0] * total
     for size in sizes:
-        while device < len(rooms) - 1 and (filled + size / 2) * whole > bound:
+        while device < last and (filled + size / 2) * whole > bound:
             device += 1
             bound += rooms[device] * total
         counts[device] += 1
