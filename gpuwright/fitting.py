@@ -221,6 +221,7 @@ def _settings(
         "prefix_caching": want.prefix_caching,
         "max_num_batched_tokens": want.max_num_batched_tokens,
         "max_num_seqs": want.max_num_seqs,
+        "max_model_len": want.max_model_len,
         "draft_tokens": want.speculative.tokens if want.speculative is not None else None,
     }
     said = {name: value for name, value in pins.items() if value is not None}

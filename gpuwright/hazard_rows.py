@@ -97,6 +97,7 @@ PARAMETERS: dict[str, type] = {
     "nccl_peer_access": bool,
     "flashinfer_sampler": bool,
     "flashinfer_fp8_gemm": bool,
+    "max_model_len": int,
     "max_num_batched_tokens": int,
     "max_num_seqs": int,
     "draft_tokens": int,

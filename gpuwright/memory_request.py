@@ -48,6 +48,7 @@ def memory_request(
         )
     vision = VISION in combination.features
     projectors = compat.projectors(model, combination.release) if vision else ()
+    context = min(model.max_context_tokens, int(settings.get("max_model_len", 1 << 62)))
     weights = combination.checkpoint.max_bytes
     assert weights is not None, "compat.published_size has refused it"
     return MemoryRequest(
@@ -60,8 +61,8 @@ def memory_request(
         ram_bytes=host.memory_total_bytes or 0,
         devices=devices,
         on_gpu=bool(combination.gpus),
-        model_context_tokens=model.max_context_tokens,
-        target_context_tokens=min(workload.context_tokens, model.max_context_tokens),
+        model_context_tokens=context,
+        target_context_tokens=min(workload.context_tokens, context),
         target_num_seqs=int(settings.get("max_num_seqs", slots)),
         max_num_batched_tokens=int(
             settings.get("max_num_batched_tokens", workload.max_num_batched_tokens)

@@ -68,7 +68,7 @@ def plan_of(site: Site, best: Candidate, why_not: tuple[Rejection, ...]) -> Plan
     )
 
 
-_ELSEWHERE = frozenset({"max_num_seqs", "draft_tokens", "gpu_memory_share_cap"})
+_ELSEWHERE = frozenset({"max_model_len", "max_num_seqs", "draft_tokens", "gpu_memory_share_cap"})
 """Settings that the plan says in fields of its own, or in its memory plan."""
 
 
@@ -190,6 +190,8 @@ def _reasons(site: Site, best: Candidate) -> Iterator[str]:
         yield f"{length}: pinned"
     elif best.fit.max_model_len == chosen.model.max_context_tokens:
         yield f"{length}: the model's own context"
+    elif best.fit.max_model_len == best.settings.get("max_model_len"):
+        yield f"{length}: as much as is known to hold"
     else:
         yield f"{length}: the most that fits in coarse steps"
 

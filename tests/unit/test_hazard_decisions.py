@@ -186,3 +186,18 @@ def test_a_release_past_the_mend_is_not_held_to_it():
     refused = decided(ONE, want | {"release": "0.19.1"})
     assert isinstance(refused, Refusal)
     assert any("the grammar misses tokens" in reason for reason in refused.reasons)
+
+
+def test_a_context_that_is_known_to_hold_is_a_ceiling_and_a_longer_pin_is_warned_about():
+    mtp = QWEN | {
+        "engine": "llama.cpp",
+        "checkpoint": "qwen3.6-27b-q4_k_m-mtp",
+        "kv_cache_dtype": "q4_0",
+        "max_num_seqs": 1,
+        "speculative": "mtp",
+    }
+    free, pinned = planned(ONE, mtp), planned(ONE, mtp | {"max_model_len": 196608})
+    assert (free.max_model_len, pinned.max_model_len) == (163840, 196608)
+    assert warned(free)["llama.cpp-mtp-fills-up"].applied
+    assert not warned(pinned)["llama.cpp-mtp-fills-up"].applied
+    assert "163,840 tokens: as much as is known to hold" in free.reasons
