@@ -20,6 +20,7 @@ from gpuwright.memory.llama_cpp_rates import (
 )
 from gpuwright.memory.pool import measured_pool
 from gpuwright.memory.request import (
+    GIB,
     MIB,
     DeviceMemory,
     Figures,
@@ -43,6 +44,10 @@ _TERMS = (
     "prompt cache",
     "saved states",
 )
+DRAFT_SPARE_BYTES = GIB
+"""Left free beside a draft where the context is ours to choose: a 27B with MTP started at 196K
+tokens on 24 GB and died as its cache filled, and held 164K
+(https://github.com/noonghunna/club-3090/blob/4a29ab57/BENCHMARKS.md)."""
 
 
 def fit(request: MemoryRequest) -> Fit | Reason:
@@ -220,6 +225,8 @@ class _Placing:
         more, total = self.main_bytes, self.layers
         if self.draft_token is not None:
             more += rate.draft(self.draft_token, tokens * slots)
+            if self.request.max_model_len is None:
+                more += DRAFT_SPARE_BYTES
         for weights, layers, room in zip(self.shares, self.split, self.rooms, strict=True):
             held = weights + cache * layers // total + state * layers // total + beside + more
             if held * 51 > room:
