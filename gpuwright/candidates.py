@@ -206,7 +206,7 @@ def _equal_sets(
     pinned = site.want.tensor_parallel_size
     for equal in kinds.values():
         # All of a kind are tried even where that count does not divide: the reason says so.
-        for size in sorted({1, len(equal), *combination.model.tensor_parallel_sizes}):
+        for size in sorted({1, len(equal), pinned or 1, *combination.model.tensor_parallel_sizes}):
             if size <= len(equal) and pinned in (None, size):
                 yield tuple(sorted(equal[:size], key=lambda gpu: gpu.index))
     if pinned and all(len(equal) < pinned for equal in kinds.values()):

@@ -263,11 +263,13 @@ def preferred(gpu: Gpu, checkpoint: CheckpointRow, matrix: Matrix) -> bool:
 
 
 @lru_cache(maxsize=1 << 12)
-def spared(gpu: Gpu, matrix: Matrix) -> bool:
-    """Whether what is preferred on this card is so for the room that it saves."""
+def spared(gpu: Gpu, release: ReleaseRow, matrix: Matrix) -> bool:
+    """Whether what is preferred on this card under `release` is so for the room that it saves."""
     capability = gpu.compute_capability
     return capability is not None and any(
-        row.saves_room_only and any(within(capability, each) for each in row.preferred)
+        row.saves_room_only
+        and release.engine in row.engines
+        and any(within(capability, each) for each in row.preferred)
         for row in matrix.quantizations
     )
 

@@ -29,6 +29,9 @@ class Reader:
         value = self.value.get(key, None if self.unknown else default)
         if value is _REQUIRED:
             raise HostError(f"{self.at(key)}: missing")
+        if isinstance(value, str) and kind is str and not value.isprintable():
+            # What a node calls its parts goes to terminals and command lines.
+            return "".join(char if char.isprintable() else "?" for char in value)
         if value is None or (isinstance(value, kind) and (kind is bool) == (type(value) is bool)):
             return value
         raise HostError(f"{self.at(key)}: needs {kind.__name__}, found {type(value).__name__}")

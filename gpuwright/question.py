@@ -23,6 +23,8 @@ from gpuwright.want import KEYS, Want
 _TEXTS = frozenset(("release", "build_tag", "driver", "distro", "python"))
 """Keys whose value is text however much it looks like a number."""
 _FACT = "facts.node.Node"
+MOST_BYTES = 16 * 2**20
+"""Larger files are none of a node or a want."""
 _HELP = {
     "driver": 'version of the driver: "570", "580.95.05"',
     "distro": "debian-12, ubuntu-24.04, ...",
@@ -214,6 +216,10 @@ def _value(key: str, text: str) -> Any:
 def _read_file(path: Path) -> object:
     """The data of a JSON or YAML file; ValueError with a sentence where it is neither."""
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("is not a regular file")
+        if path.exists() and path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"has more than {MOST_BYTES:,} bytes")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ValueError(error.strerror) from error

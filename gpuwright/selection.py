@@ -178,7 +178,7 @@ def _rank(site: Site, candidate: Candidate) -> tuple[Any, ...]:
     weights = site.matrix.quantization(combination.checkpoint.quantization)
     return (
         int(not candidate.applicable),
-        int(candidate.fit.max_model_len < target),
+        _shortage(workload, candidate.fit.max_model_len, target),
         int(weights.millibits_per_weight < COARSE_MILLIBITS),
         int(candidate.layers_in_ram > 0),
         -model.merit,
@@ -193,6 +193,13 @@ def _rank(site: Site, candidate: Candidate) -> tuple[Any, ...]:
         -candidate.fit.max_model_len,
         len(combination.gpus),
     )
+
+
+def _shortage(workload: WorkloadRow, context: int, target: int) -> int:
+    """0 where the context is reached; how much is missing counts where context is preferred."""
+    if context >= target:
+        return 0
+    return target - context if Preference.CONTEXT in workload.prefer else 1
 
 
 def _lost(loser: Candidate, rank: tuple[Any, ...], best_rank: tuple[Any, ...]) -> Rejection:

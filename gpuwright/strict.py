@@ -142,6 +142,8 @@ def _null_has_reason(hints: dict[str, Any], data: dict[str, Any], key: str) -> b
 
 def _read(hint: Any, value: Any, path: str, faults: list[str]) -> Any:
     if type(value) is hint:
+        if hint is str and not value.isprintable():
+            faults.append(f"{path}: {value!r} has characters that do not print")
         return value
     origin, arguments = _parts(hint)
     if origin in (types.UnionType, typing.Union):

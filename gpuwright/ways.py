@@ -123,7 +123,7 @@ def _way(site: Site, combination: Combination, kv: KvCacheDtypeRow) -> Way | Rea
         backend=backend,
         features=features,
         preferred=all(compat.preferred(gpu, checkpoint, site.matrix) for gpu in gpus),
-        spared=all(compat.spared(gpu, site.matrix) for gpu in gpus),
+        spared=all(compat.spared(gpu, release, site.matrix) for gpu in gpus),
         native=all(compat.native(gpu, release, checkpoint, site.matrix) for gpu in gpus),
     )
 
