@@ -69,6 +69,8 @@ def memory_request(
         ),
         max_model_len=site.want.max_model_len,
         max_num_seqs=site.want.max_num_seqs,
+        steps_may_shrink=site.want.max_num_batched_tokens is None,
+        must_draft=site.pins.speculation is not None,
         draft_tokens=drafting.tokens if drafting is not None else 0,
         draft=drafter,
         prefix_caching=PREFIX_CACHING in combination.features,

@@ -13,6 +13,7 @@ from gpuwright.feature_rows import FeatureSupport
 from gpuwright.features import filled, support_of
 from gpuwright.fitting import Candidate
 from gpuwright.hazards import is_applied
+from gpuwright.memory_request import SHARE_CAP
 from gpuwright.plan import ModelFile, Plan, PlannedGpu, PlanWarning, Rejection, Speculation
 from gpuwright.refusals import gib
 from gpuwright.routing import route_for
@@ -68,7 +69,9 @@ def plan_of(site: Site, best: Candidate, why_not: tuple[Rejection, ...]) -> Plan
     )
 
 
-_ELSEWHERE = frozenset({"max_model_len", "max_num_seqs", "draft_tokens", "gpu_memory_share_cap"})
+_ELSEWHERE = frozenset(
+    {"max_num_seqs", "max_num_batched_tokens", "max_model_len", "draft_tokens", SHARE_CAP}
+)
 """Settings that the plan says in fields of its own, or in its memory plan."""
 
 

@@ -30,15 +30,20 @@ def kv_bytes_per_token(group: LayerGroup, kv: KvCacheDtypeRow, tensor_parallel_s
 
 
 def linear_state_bytes(
-    group: LayerGroup, tensor_parallel_size: int, *, state_bytes: int = 4, draft_tokens: int = 0
+    group: LayerGroup,
+    tensor_parallel_size: int,
+    *,
+    state_bytes: int = 4,
+    convolution_bytes: int = 2,
+    draft_tokens: int = 0,
 ) -> int:
     """State of one sequence in one linear-attention layer: a matrix per value head, and the
-    convolution's last inputs, which grow by the draft's length."""
+    convolution's last inputs, which grow by the draft's length; bytes of an element of each."""
     value_heads = group.value_heads // tensor_parallel_size
     convolution = (2 * group.key_heads + group.value_heads) // tensor_parallel_size
     convolution *= group.head_size
     matrix = value_heads * group.head_size * group.head_size * state_bytes
-    return matrix + (group.convolution - 1 + draft_tokens) * convolution * 2
+    return matrix + (group.convolution - 1 + draft_tokens) * convolution * convolution_bytes
 
 
 @lru_cache(maxsize=1 << 14)

@@ -89,6 +89,7 @@ def pool(
     drafter: tuple[LayerGroup, ...] = (),
     prefix_caching: bool = True,
     state_bytes: int = 4,
+    convolution_bytes: int = 2,
     multiple: int = CUDA_BLOCK_MULTIPLE,
     fill_pages: bool = False,
 ) -> Pool:
@@ -121,7 +122,13 @@ def pool(
         if grower[0].kind is LayerKind.MLA:
             multiple = max(multiple, LATENT_HYBRID_MULTIPLE)
         state = max(
-            linear_state_bytes(group, size, state_bytes=state_bytes, draft_tokens=draft_tokens)
+            linear_state_bytes(
+                group,
+                size,
+                state_bytes=state_bytes,
+                convolution_bytes=convolution_bytes,
+                draft_tokens=draft_tokens,
+            )
             for group in linear
         )
         block_tokens = multiple * ceil(state / (multiple * grower[1]))

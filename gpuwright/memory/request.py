@@ -71,6 +71,10 @@ class MemoryRequest:
     """Part of the weights that llama.cpp keeps in RAM even with every layer on a card."""
     max_model_len: int | None = None
     max_num_seqs: int | None = None
+    steps_may_shrink: bool = False
+    """`max_num_batched_tokens` is no pin, so a pinned context may have it smaller."""
+    must_draft: bool = False
+    """The draft is a pin: a smaller reserve comes before no plan."""
     share: float | None = None
     """Share of each card that the engine is given, pinned."""
     draft_tokens: int = 0
@@ -162,6 +166,8 @@ class Fit:
     parameters: dict[str, Any] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    below_advice: bool = False
+    """It keeps a smaller reserve than is advised, as a pin fits no other way."""
 
 
 def comfort_bytes(available_bytes: int) -> int:

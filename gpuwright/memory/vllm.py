@@ -6,6 +6,7 @@ rounded up.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import ceil
 
@@ -27,6 +28,8 @@ from gpuwright.refusals import Needs, OutOfMemory, Reason
 
 COMFORT = 1.06
 """Requests that the cache holds, below which a plan warns."""
+SMALLEST_STEP = 1024
+"""Tokens a step below which prompts are read too slowly to offer."""
 
 
 def layout(request: MemoryRequest) -> Pool | Reason:
@@ -100,34 +103,87 @@ def prompt_workspace_bytes(request: MemoryRequest) -> int:
 def fit(request: MemoryRequest) -> Fit | Reason:
     """The plan of `request` under vLLM, on CUDA devices of equal role.
 
-    A pinned context that fits only beside a smaller reserve is planned with it, and says so.
+    A pinned context that does not fit is tried with fewer tokens a step, then beside a smaller
+    reserve; so is a pinned draft, up to the context that its workload asks for.
     """
-    terms = request.terms
-    assert terms is not None
     shared = layout(request)
     if not isinstance(shared, Pool):
         return shared
-    workspace = prompt_workspace_bytes(request)
-    answer = _attempt(request, shared, workspace, terms.max_share_percent)
-    if isinstance(answer, Fit) or request.max_model_len is None:
+    steps = [_stepping(request, step) for step in _steps(request, shared)]
+    answer = _first(_advised(each) for each in steps)
+    pinned = request.max_model_len is not None
+    least = request.target_context_tokens
+    if isinstance(answer, Fit) and (pinned or answer.max_model_len >= least):
         return answer
-    least = min(workspace, terms.pinned_workspace_mib * MIB)
-    closer = _attempt(request, shared, least, terms.pinned_share_percent)
-    if not isinstance(closer, Fit):
-        return answer
-    warning = (
-        f"the pinned context leaves {closer.figures.reserve_bytes / GIB:.2f} GiB outside the pool, "
-        f"where {max(workspace, comfort_bytes(request.smallest.available_bytes)) / GIB:.2f} GiB "
-        "are advised"
-    )
-    return replace(closer, warnings=(warning, *closer.warnings))
+    if not pinned:
+        if not request.must_draft:
+            return answer
+        steps = [replace(request, model_context_tokens=min(least, request.model_context_tokens))]
+    closer = _first(_closer(each) for each in steps)
+    if isinstance(answer, OutOfMemory):
+        return closer
+    more = isinstance(closer, Fit) and closer.max_model_len > answer.max_model_len
+    return closer if more else answer
 
 
-def _attempt(
-    request: MemoryRequest, shared: Pool, workspace: int, max_share_percent: int
-) -> Fit | OutOfMemory:
-    device, terms, fixed = request.smallest, request.terms, fixed_terms(request)
+def _first(answers: Iterable[Fit | OutOfMemory]) -> Fit | OutOfMemory:
+    """The first that fits, or the last."""
+    answer: Fit | OutOfMemory | None = None
+    for answer in answers:
+        if isinstance(answer, Fit):
+            break
+    assert answer is not None
+    return answer
+
+
+def _advised(request: MemoryRequest) -> Fit | OutOfMemory:
+    assert request.terms is not None
+    return _attempt(request, prompt_workspace_bytes(request), request.terms.max_share_percent)
+
+
+def _closer(request: MemoryRequest) -> Fit | OutOfMemory:
+    """With the smaller reserve, which the plan says."""
+    terms, workspace = request.terms, prompt_workspace_bytes(request)
     assert terms is not None
+    pinned = request.max_model_len is not None
+    answer = _attempt(
+        request,
+        min(workspace, terms.pinned_workspace_mib * MIB),
+        terms.pinned_share_percent if pinned else terms.max_share_percent,
+    )
+    if not isinstance(answer, Fit):
+        return answer
+    advised = max(workspace, comfort_bytes(request.smallest.available_bytes))
+    warning = (
+        f"the pinned {'context' if pinned else 'draft'} leaves "
+        f"{answer.figures.reserve_bytes / GIB:.2f} GiB outside the pool, where "
+        f"{advised / GIB:.2f} GiB are advised"
+    )
+    return replace(answer, below_advice=True, warnings=(warning, *answer.warnings))
+
+
+def _steps(request: MemoryRequest, shared: Pool) -> Iterator[int]:
+    """Tokens a step to try: as asked, then halves that hold a block and a token of each request."""
+    step = request.max_num_batched_tokens
+    yield step
+    if request.max_model_len is None or not request.steps_may_shrink:
+        return
+    least = max(SMALLEST_STEP, shared.block_tokens, request.sequences)
+    while step // 2 >= least:
+        step //= 2
+        yield step
+
+
+def _stepping(request: MemoryRequest, step: int) -> MemoryRequest:
+    if step == request.max_num_batched_tokens:
+        return request
+    return replace(request, max_num_batched_tokens=step)
+
+
+def _attempt(request: MemoryRequest, workspace: int, max_share_percent: int) -> Fit | OutOfMemory:
+    device, terms, fixed = request.smallest, request.terms, fixed_terms(request)
+    shared = layout(request)
+    assert terms is not None and isinstance(shared, Pool)
     spent = sum(term.bytes for term in fixed)
     graphs = 0 if terms.graphs_in_budget else graph_term(request).bytes
     percent = min(

@@ -36,6 +36,8 @@ def _of_vllm(printed: dict[str, Any]) -> Iterator[str]:
         printed["cards"],
         max_num_batched_tokens=printed.get("batch", 8192),
         draft_tokens=printed.get("draft", 0),
+        drafter=_drafter(printed.get("drafter")),
+        convolution_bytes=printed.get("convolution_bytes", 2),
         prefix_caching=printed.get("prefix_caching", True),
         fill_pages=printed.get("fill_pages", False),
     )
@@ -54,6 +56,14 @@ def _of_vllm(printed: dict[str, Any]) -> Iterator[str]:
     found = [_figures(layout, blocks, length, reporting) for blocks in range(low, high + 1)]
     if not any(figures | wanted == figures for figures in found):
         yield f"{found[0]} to {found[-1]}, {wanted} was printed"
+
+
+def _drafter(heads: list[int] | None) -> tuple[LayerGroup, ...]:
+    if heads is None:
+        return ()
+    layers, kv_heads, size = heads
+    kind = LayerKind.FULL
+    return (LayerGroup(kind=kind, layers=layers, kv_heads=kv_heads, head_size=size),)
 
 
 def _figures(layout: Pool, blocks: int, length: int, reporting: str | None) -> dict[str, Any]:

@@ -42,6 +42,7 @@ options = st.fixed_dictionaries(
         "prefix_caching": st.booleans(),
         "state_bytes": st.sampled_from([2, 4]),
         "vision": st.booleans(),
+        "must_draft": st.booleans(),
         "max_num_batched_tokens": st.sampled_from([512, 2048, 8192]),
         "terms": st.sampled_from([TERMS["vllm-0.26"], TERMS["vllm-before-0.21"], TERMS["coarse"]]),
     },
@@ -200,10 +201,35 @@ def test_a_pinned_context_takes_a_smaller_reserve_where_it_fits_no_other_way():
 
     free = fitted()
     most = fitted(max_model_len=1 << 24).largest_context_tokens
-    pinned = fitted(max_model_len=most + 4096)
+    pinned = fitted(max_model_len=most)
+    assert isinstance(fitted(max_model_len=most + 4096), OutOfMemory)
+    assert (free.below_advice, pinned.below_advice) == (False, True)
     assert pinned.figures.reserve_bytes < free.figures.reserve_bytes
     assert any("outside the pool" in line for line in pinned.warnings)
     assert not any("outside the pool" in line for line in free.warnings)
+
+
+def test_a_pinned_draft_takes_a_smaller_reserve_where_it_fits_no_other_way():
+    def fitted(**pins):
+        pins |= {"weights_bytes": 18 * GIB, "draft_tokens": 3}
+        return vllm.fit(request(QWEN_27B, "fp8_e4m3", 23 * GIB, **pins))
+
+    assert isinstance(fitted(), OutOfMemory)
+    assert fitted(must_draft=True).below_advice
+
+
+def test_a_pinned_context_has_fewer_tokens_a_step_where_windows_need_it():
+    def fitted(**pins):
+        return vllm.fit(request(GEMMA_31B, "bf16", 32 * GIB, max_num_batched_tokens=4096, **pins))
+
+    most = fitted(max_model_len=1 << 18).largest_context_tokens
+    fewer = fitted(max_model_len=most + 4096, steps_may_shrink=True)
+    assert isinstance(fitted(max_model_len=most + 4096), OutOfMemory)
+    assert fewer.parameters["max_num_batched_tokens"] in (1024, 2048)
+    assert (
+        fitted(max_model_len=2048, steps_may_shrink=True).parameters["max_num_batched_tokens"]
+        == 4096
+    )
 
 
 def test_a_measured_term_is_straight_between_points_and_flat_outside():
