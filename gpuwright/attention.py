@@ -118,7 +118,9 @@ def _card(row: AttentionBackendRow, asked: Asked) -> Iterator[Reason]:
 
 
 def _kind(row: AttentionBackendRow, asked: Asked) -> Iterator[Reason]:
-    if not row.latent.serves(asked.mla):
+    if row.families and asked.family not in row.families:
+        yield _needs(row, f"a model of {' or '.join(row.families)}", asked.family or "another")
+    elif not row.latent.serves(asked.mla):
         found = "latent attention" if asked.mla else "attention with heads"
         yield _needs(row, "the other kind of attention", found)
     elif asked.mla and not asked.inside(row.latent_capabilities):

@@ -140,6 +140,8 @@ class AttentionBackendRow:
     latent: Latent = Latent.NO
     latent_capabilities: str = ""
     """The cards with latent attention, where they are fewer."""
+    families: tuple[str, ...] = ()
+    """The only families of models that it is for; empty: all."""
     sliding: bool = True
     sinks: tuple[SinkRule, ...] = ()
     versions: tuple[VersionRule, ...] = ()

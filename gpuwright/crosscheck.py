@@ -123,6 +123,8 @@ def _backend_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
         yield from _range(f"{path}.releases", row.releases)
         yield from _range(f"{path}.capabilities", row.capabilities)
         yield from _range(f"{path}.latent_capabilities", row.latent_capabilities)
+        families = {model.family for model in matrix.models}
+        yield from _dangling(f"{path}.families", row.families, families)
         for index, rule in enumerate(row.kv):
             yield from _dangling(f"{path}.kv[{index}].dtypes", rule.dtypes, dtypes)
             yield from _range(f"{path}.kv[{index}].capabilities", rule.capabilities)

@@ -25,6 +25,8 @@ _VLLM_BACKENDS = {
     "cutlass_mla": "CUTLASS_MLA",
     "flash_attn_mla": "FLASH_ATTN_MLA",
     "tokenspeed_mla": "TOKENSPEED_MLA",
+    "flashmla_sparse_dsv4": "FLASHMLA_SPARSE_DSV4",
+    "flashinfer_mla_sparse_dsv4": "FLASHINFER_MLA_SPARSE_DSV4",
 }
 _GGUF_ENGINES = ("llama.cpp",)
 _BACKENDS: dict[str, dict[str, str]] = {"vllm": _VLLM_BACKENDS}

@@ -97,3 +97,11 @@ def test_llama_cpp_takes_iq4_nl_on_the_cpu_alone():
     assert isinstance(chosen(release, rows, [asked(None, kv="iq4_nl")]), AttentionBackendRow)
     refused = chosen(release, rows, [asked("8.6", kv="iq4_nl")])
     assert "found iq4_nl" in refused.sentence()
+
+
+def test_a_backend_for_one_family_serves_no_other():
+    ours = asked("12.0", kv="fp8_e4m3", head_sizes=(), family="deepseek4", sinks=True)
+    assert backend(ours) == "flashinfer_mla_sparse_dsv4"
+    assert backend(asked("12.0", kv="fp8_e4m3"), pinned="flashinfer_mla_sparse_dsv4") == (
+        "attention backend flashinfer_mla_sparse_dsv4: needs a model of deepseek4, found another"
+    )
