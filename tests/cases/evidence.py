@@ -31,8 +31,6 @@ class Case:
     engine: str
     model: str
     verdict: str
-    reason: str
-    formula_check: str | None
 
 
 def there() -> bool:
@@ -55,8 +53,6 @@ def cases() -> dict[str, Case]:
             engine=entry["engine"]["name"],
             model=entry["model"]["name"],
             verdict=entry["decision"]["verdict"],
-            reason=entry["decision"]["reason"],
-            formula_check=entry.get("formula_check"),
         )
         for entry in data["cases"]
     ]

@@ -72,7 +72,7 @@ def _text(decision: Plan | Refusal) -> str:
     text = (
         f"{decision.engine} {decision.release} {decision.build_tag}, {decision.checkpoint} on "
         f"{cards}, {decision.kv_cache_dtype} cache, {decision.max_model_len:,} tokens, "
-        f"{decision.max_num_seqs} requests"
+        f"{decision.max_num_seqs} at once"
     )
     if decision.speculation is not None:
         text += f", {decision.speculation.method}:{decision.speculation.tokens}"

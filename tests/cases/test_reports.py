@@ -6,7 +6,7 @@ from tests.cases import evidence
 from tests.cases.judge import answers
 from tests.cases.verdicts import verdicts
 
-AGREEMENT = 0.65
+AGREEMENT = 0.95
 COVERED = 60
 
 pytestmark = pytest.mark.skipif(not evidence.there(), reason=evidence.MISSING)
@@ -53,6 +53,8 @@ def test_what_we_decide_is_what_the_report_calls_for(verdict):
     missed = [answer.miss for answer in answers(verdict) if answer.miss is not None]
     if verdict.differs is None:
         assert missed == []
+    else:
+        assert missed, f"{verdict.case} agrees: its `differs` is to be struck out"
 
 
 def test_reports_are_covered_and_we_agree_with_them():
