@@ -291,7 +291,7 @@ def test_a_model_without_a_formula_is_planned_where_it_was_measured(fit):
     if fit is vllm.fit:
         assert answer.figures.bytes_per_token == 4700
         assert answer.figures.num_blocks is None
-        answer = fit(replace(asked, kv=kv("fp8_e4m3")))
+        answer = fit(replace(asked, kv=kv("bf16")))
     assert isinstance(answer, Needs)
 
 
