@@ -82,6 +82,13 @@ def resolve_pins(want: Want, matrix: Matrix) -> Pins:
         word.casefold(): row.id for row in matrix.kv_cache_dtypes for word in (row.id, *row.aliases)
     }
     kv_cache_dtype = known("kv_cache_dtype", want.kv_cache_dtype, dtypes)
+    grammars = [
+        word
+        for entries in matrix.feature("structured-output").engines.values()
+        for entry in entries
+        for word in entry.words
+    ]
+    known("structured_output", want.structured_output, {word: word for word in grammars})
     speculation, drafter = None, None
     if want.speculative is not None:
         words = {

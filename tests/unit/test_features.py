@@ -7,6 +7,7 @@ import pytest
 from gpuwright.launch import launch
 from gpuwright.layout import Layout
 from gpuwright.load import load_matrix
+from gpuwright.refusals import WantError
 from tests.unit.decisions import warnings_of
 from tests.unit.sketched import planned_on, refused_on
 
@@ -105,6 +106,13 @@ def test_a_grammar_backend_is_one_that_the_engine_has():
     assert '{"backend":"guidance"}' in arguments(plan)
     refusal = refused_on(TWO, {**data, "structured_output": "llguidance"})
     assert any("needs xgrammar or guidance" in line for line in refusal.reasons)
+
+
+def test_a_grammar_backend_that_no_engine_has_is_bad_input():
+    with pytest.raises(
+        WantError, match="structured_output: 'xgramar' is unknown; nearest: xgrammar"
+    ):
+        planned_on(TWO, {"model": "qwen3.6-27b", "structured_output": "xgramar"})
 
 
 OFFLOAD = {"model": "gpt-oss-120b", "engine": "llama.cpp"}
