@@ -50,22 +50,6 @@ class Gpu:
     p2p: bool | None = None
     """Whether other cards reach its memory over PCIe; only a sketch says so."""
 
-    @property
-    def traits(self) -> tuple[object, ...]:
-        """Everything about it but its UUID and its place on the bus."""
-        return (
-            self.index,
-            self.pci_id,
-            self.name,
-            self.compute_capability,
-            self.total_bytes,
-            self.others_bytes,
-            self.unexplained_bytes,
-            self.listed,
-            self.sized,
-            self.nvlink,
-        )
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Listener:

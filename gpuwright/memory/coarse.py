@@ -5,7 +5,13 @@ from __future__ import annotations
 from math import ceil
 
 from gpuwright.memory.layers import sequence_state_bytes
-from gpuwright.memory.request import Figures, Fit, MemoryRequest, spared, tight
+from gpuwright.memory.request import (
+    Fit,
+    MemoryRequest,
+    spared,
+    tight,
+    token_figures,
+)
 from gpuwright.memory.sglang import token_bytes
 from gpuwright.memory.vllm import prompt_workspace_bytes
 from gpuwright.plan import MemoryPlan, MemoryTerm
@@ -97,12 +103,11 @@ def _fit(request: MemoryRequest, *, experts_in_ram: int) -> Fit | Reason:
         memory=memory,
         max_model_len=tokens,
         max_num_seqs=sequences,
-        figures=Figures(
+        figures=token_figures(
+            memory,
             weights_bytes=weights,
-            kv_cache_bytes=cached * per_token,
-            reserve_bytes=memory.margin_bytes,
-            kv_cache_tokens=cached,
-            max_concurrency=cached / tokens,
+            cached_tokens=cached,
+            max_model_len=tokens,
             bytes_per_token=per_token,
             state_bytes_per_sequence=state,
         ),

@@ -155,6 +155,27 @@ class Figures:
     """Linear-attention states of one request."""
 
 
+def token_figures(
+    memory: MemoryPlan,
+    *,
+    weights_bytes: int,
+    cached_tokens: int,
+    max_model_len: int,
+    bytes_per_token: int,
+    state_bytes_per_sequence: int,
+) -> Figures:
+    """The figures of an engine whose cache is counted in tokens, not in blocks."""
+    return Figures(
+        weights_bytes=weights_bytes,
+        kv_cache_bytes=cached_tokens * bytes_per_token,
+        reserve_bytes=memory.margin_bytes,
+        kv_cache_tokens=cached_tokens,
+        max_concurrency=cached_tokens / max_model_len,
+        bytes_per_token=bytes_per_token,
+        state_bytes_per_sequence=state_bytes_per_sequence,
+    )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fit:
     """A memory plan that holds, with the context and the requests it holds for."""

@@ -18,12 +18,12 @@ from gpuwright.memory.layers import (
 )
 from gpuwright.memory.request import (
     SPARE_PERCENT,
-    Figures,
     Fit,
     MemoryRequest,
     comfort_bytes,
     spared,
     tight,
+    token_figures,
 )
 from gpuwright.memory.vllm import prompt_workspace_bytes
 from gpuwright.plan import MemoryPlan, MemoryTerm
@@ -141,12 +141,11 @@ def fit(request: MemoryRequest) -> Fit | Reason:
         memory=memory,
         max_model_len=tokens,
         max_num_seqs=sequences,
-        figures=Figures(
+        figures=token_figures(
+            memory,
             weights_bytes=weights,
-            kv_cache_bytes=cached * per_token,
-            reserve_bytes=memory.margin_bytes,
-            kv_cache_tokens=cached,
-            max_concurrency=cached / tokens,
+            cached_tokens=cached,
+            max_model_len=tokens,
             bytes_per_token=per_token,
             state_bytes_per_sequence=state,
         ),
