@@ -11,6 +11,8 @@ from enum import StrEnum
 
 Scalar = str | int | bool
 _PCI_ID = re.compile(r"10de:[0-9a-f]{4}", re.ASCII)
+_ADDRESS = re.compile(r"https://|pkg:pypi/[A-Za-z0-9._-]+@[A-Za-z0-9._]+\Z", re.ASCII)
+"""A page, or the package itself where a claim was read in it."""
 _DATE = re.compile(r"20\d\d-[01]\d-[0-3]\d", re.ASCII)
 
 
@@ -42,8 +44,8 @@ class Claim:
     kind: ClaimKind = ClaimKind.STATED
 
     def faults(self) -> Iterator[str]:
-        if not self.url.startswith("https://"):
-            yield f".url: {self.url!r} does not begin with https://"
+        if not _ADDRESS.match(self.url):
+            yield f".url: {self.url!r} does not begin with https:// and is no pkg:pypi/NAME@VERSION"
         if not _DATE.fullmatch(self.read):
             yield f".read: {self.read!r} is not a date such as 2026-11-30"
 

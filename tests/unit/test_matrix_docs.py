@@ -10,7 +10,7 @@ from gpuwright.load import load_matrix
 from gpuwright.recommendation_rows import load_recommendations
 from tools.pages.fit import CARDS
 from tools.pages.hazards import PHRASES
-from tools.pages.markdown import link_text, span, table, tokens
+from tools.pages.markdown import link_text, source, span, table, tokens
 from tools.render_docs import DIRECTORY, PAGES, stale
 
 MATRIX = load_matrix()
@@ -66,7 +66,7 @@ def test_every_source_is_linked_from_a_page() -> None:
         *load_recommendations(),
     )
     linked = "".join(TEXTS.values())
-    assert [c.url for row in rows for c in row.sources if f"]({c.url})" not in linked] == []
+    assert [c.url for row in rows for c in row.sources if source(c.url) not in linked] == []
 
 
 def test_every_condition_of_a_hazard_has_a_phrase() -> None:
@@ -87,6 +87,7 @@ def test_every_generation_of_cards_is_on_the_page_of_what_fits() -> None:
         ("https://github.com/a/b/tree/8337e4cd", "b"),
         ("https://github.com/a/b", "b"),
         ("https://www.example.org/page", "example.org"),
+        ("pkg:pypi/sglang@0.5.23", "sglang==0.5.23"),
     ],
 )
 def test_a_source_is_called_by_its_thread_file_or_place(url: str, text: str) -> None:

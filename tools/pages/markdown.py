@@ -10,6 +10,7 @@ from gpuwright.rows import Claim
 
 _THREAD = re.compile(r"https://github\.com/[^/]+/([^/]+)/(?:issues|pull|discussions)/(\d+)")
 _FILE = re.compile(r"https://github\.com/[^/]+/([^/]+)/(?:blob|tree|raw)/[^/]+/?(.*)")
+_PACKAGE = re.compile(r"pkg:pypi/([^@]+)@(.+)")
 _REPOSITORY = re.compile(r"https://github\.com/[^/]+/([^/#?]+)")
 NONE = "-"
 """A cell that has nothing to say."""
@@ -40,8 +41,13 @@ def code(words: Iterable[str]) -> str:
 
 
 def sources(claims: Iterable[Claim]) -> str:
-    """A link for each place that is named, each once."""
-    return ", ".join(f"[{link_text(url)}]({url})" for url in dict.fromkeys(c.url for c in claims))
+    """What each claim was read in, each once."""
+    return ", ".join(source(url) for url in dict.fromkeys(claim.url for claim in claims))
+
+
+def source(url: str) -> str:
+    """A link to a page; a package has none, so it is named."""
+    return f"`{link_text(url)}`" if _PACKAGE.match(url) else f"[{link_text(url)}]({url})"
 
 
 def link_text(url: str) -> str:
@@ -53,6 +59,8 @@ def link_text(url: str) -> str:
         return f"{match[1]} {name}".strip()
     if match := _REPOSITORY.match(url):
         return match[1]
+    if match := _PACKAGE.match(url):
+        return f"{match[1]}=={match[2]}"
     return (urlsplit(url).hostname or url).removeprefix("www.")
 
 
