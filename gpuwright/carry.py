@@ -9,6 +9,7 @@ import base64
 import functools
 import importlib.util
 import json
+import re
 import shlex
 import zlib
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwright.layout import Layout
+from gpuwright.shrink import reduced, without_prose
 
 PROGRAMS = ("probe", "fetch", "build", "gate", "write")
 OLDEST_PYTHON = (3, 8)
@@ -26,6 +28,8 @@ LONGEST_COMMAND = 128 * 1024 - 4096
 
 _PACKAGE = "gpuwright.onnode"
 _ASK_NVML = ("probe", "gate")
+_NVML_NAME = re.compile(r"\b(?:nvml[A-Z]|NVML_)\w+")
+"""A function or constant of pynvml: programs write it in full, so that their text tells it."""
 
 # On one line, without a single quote, `!`, backslash or newline: no shell and no quoting around it
 # changes it. It must parse in Python 2 and in every Python 3 to say that it is too old.
@@ -80,16 +84,27 @@ def modules(program: str) -> tuple[tuple[str, str], ...]:
 
 @functools.cache
 def _program(program: str) -> str:
-    return _packed(json.dumps(modules(program)))
+    return _packed(json.dumps([(name, without_prose(text)) for name, text in modules(program)]))
 
 
 @functools.cache
-def _pynvml() -> str | None:
-    """The control machine's own pynvml, compressed; None where it has none."""
+def pynvml(program: str) -> str | None:
+    """What `program` names of the control machine's own pynvml; None where it has none.
+
+    Its error codes stay whole: it makes an exception of each.
+    """
     found = importlib.util.find_spec("pynvml")
     if found is None or found.origin is None or not found.origin.endswith(".py"):
         return None
-    return _packed(Path(found.origin).read_text(encoding="utf-8"))
+    wanted = {name for _, text in modules(program) for name in _NVML_NAME.findall(text)}
+    source = Path(found.origin).read_text(encoding="utf-8")
+    return without_prose(reduced(source, wanted, r"NVML_(ERROR|SUCCESS)"))
+
+
+@functools.cache
+def _packed_pynvml(program: str) -> str | None:
+    source = pynvml(program)
+    return None if source is None else _packed(source)
 
 
 def command(program: str, spec: dict[str, Any]) -> str:
@@ -106,7 +121,7 @@ def command(program: str, spec: dict[str, Any]) -> str:
     if program == "probe":
         spec = {"layout": asdict(Layout()), **spec}
     words = ["python3", "-I", "-S", "-c", _BOOTSTRAP, _program(program), _packed(json.dumps(spec))]
-    nvml = _pynvml() if program in _ASK_NVML else None
+    nvml = _packed_pynvml(program) if program in _ASK_NVML else None
     if nvml is not None:
         words.append(nvml)
     missing = json.dumps({"ok": False, "error": NEEDED, "hint": "install python3"})

@@ -27,6 +27,16 @@ NOT_SUPPORTED = 3
 _NO_SUCH_LINK = 2
 """NVML's "invalid argument": the card has fewer links."""
 _MOST_LINKS = 36
+_RUNNING = {
+    "compute": (
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        "nvmlDeviceGetComputeRunningProcesses_v2",
+    ),
+    "graphics": (
+        "nvmlDeviceGetGraphicsRunningProcesses_v3",
+        "nvmlDeviceGetGraphicsRunningProcesses_v2",
+    ),
+}
 
 
 def library_in_reach(tree: Tree) -> bool:
@@ -164,8 +174,8 @@ def _processes(nvml: Any, handle: Any) -> list[dict[str, Any]] | None:
 
 def _running(nvml: Any, handle: Any, kind: str) -> Any:
     """One of NVML's lists of processes; None where no version of the call gives it."""
-    for version in ("_v3", "_v2", ""):
-        call = getattr(nvml, f"nvmlDeviceGet{kind.capitalize()}RunningProcesses{version}", None)
+    for name in _RUNNING[kind]:
+        call = getattr(nvml, name, None)
         try:
             if call is not None:
                 return call(handle)

@@ -30,6 +30,11 @@ def test_every_program_is_one_line_that_a_shell_and_sudo_pass_on_as_one_argument
     assert len(shlex.quote(f"sh -c {shlex.quote(line)}")) < LONGEST_ARGUMENT
 
 
+def test_the_longest_program_leaves_a_third_of_the_room_to_its_specification():
+    longest = max(len(carry.command(program, {})) for program in carry.PROGRAMS)
+    assert longest < carry.LONGEST_COMMAND * 2 // 3
+
+
 def test_runs_under_further_quoting_as_pyinfra_and_sshd_do_it():
     line = carry.command("probe", {"sections": ["glibc"], "paths": ["/it's $HOME `x` \\ !"]})
     nested = f"sh -c {shlex.quote(f'sh -c {shlex.quote(line)}')}"
