@@ -13,7 +13,7 @@ def carried(program: str, spec: dict[str, Any]) -> StringCommand:
 
 
 class Node(FactBase[dict[str, Any]]):
-    """The node document, schema 1 (docs/node-document.md).
+    """The node document, schema 2 (docs/node-document.md).
 
     Total: a broken driver or a missing interpreter is a status or an `error`, never a failed host.
     `spec` is the probe's (gpuwright/onnode/probe.py); without one it looks at everything but a

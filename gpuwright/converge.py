@@ -61,7 +61,7 @@ class Changes:
 def changes(expected: Expected, document: Document) -> Changes:
     """Compare the node with what must stand on it.
 
-    `document` is the probe's answer, schema 1. The result is empty (`== Changes()`) exactly when
+    `document` is the probe's answer, schema 2. The result is empty (`== Changes()`) exactly when
     the node serves the plan already.
     """
     packages_installed = document["packages"]

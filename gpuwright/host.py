@@ -11,7 +11,7 @@ from typing import Any
 from gpuwright.document import Reader
 from gpuwright.refusals import HostError
 
-SCHEMA = 1
+SCHEMA = 2
 GPU_STATUSES = ("ok", "no_gpu", "no_driver", "driver_mismatch", "gpu_lost", "unreadable")
 OWN_KERNEL = frozenset(
     ("none", "kvm", "qemu", "xen", "vmware", "microsoft", "oracle", "amazon", "google")
@@ -122,7 +122,7 @@ class Host:
 
     @classmethod
     def from_document(cls, document: object) -> Host:
-        """The host of one node document, schema 1; HostError where it is none."""
+        """The host of one node document, schema 2; HostError where it is none."""
         root = Reader(document, "")
         schema = root.get("schema", int)
         if schema != SCHEMA:

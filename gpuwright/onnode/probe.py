@@ -187,7 +187,7 @@ def _disks(look: Look, tree: Tree) -> dict[str, Any]:
 
 
 def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
-    """The node document (schema 1). `carried` is pynvml's compressed source.
+    """The node document (schema 2). `carried` is pynvml's compressed source.
 
     spec: `layout` (the fields of Layout), `service`, `bind`, `port`, `packages`, `disks`,
     `verify` ("quick": hash files up to 1 MiB; "full": every file), `sections` (None: all),
@@ -200,7 +200,7 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     inquiry = None
     if look.asked("gpus"):
         inquiry = look.guarded("gpus", lambda: Inquiry(tree, carried, _GPU_SECONDS), None)
-    document.update({"schema": 1, "time": time.time(), "seconds": None, "uid": os.geteuid()})
+    document.update({"schema": 2, "time": time.time(), "seconds": None, "uid": os.geteuid()})
     look.section("systemd", lambda: systemd(tree))
     question = None
     if look.asked("ours") and spec.get("service") and document["systemd"]["running"]:

@@ -41,7 +41,7 @@ def test_runs_under_further_quoting_as_pyinfra_and_sshd_do_it():
     finished = subprocess.run(
         ["sh", "-c", nested], capture_output=True, text=True, env=program_environment()
     )
-    assert carry.parse(finished.stdout.splitlines())["schema"] == 1
+    assert carry.parse(finished.stdout.splitlines())["schema"] == 2
     assert finished.returncode == 0
 
 

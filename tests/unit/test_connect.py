@@ -20,7 +20,7 @@ from gpuwright.cli import main
 from gpuwright.connection import Connection, Served
 
 RECORD: dict[str, Any] = {
-    "schema": 1,
+    "schema": 2,
     "service": "llm",
     "served_model_name": "SmolLM2-135M-Instruct",
     "checkpoint": "smollm2-135m-instruct-q4_1",

@@ -75,8 +75,8 @@ def test_an_unknown_gpu_status_is_a_host_error(status):
 
 
 def test_a_newer_schema_is_a_host_error():
-    with pytest.raises(HostError, match="schema: needs 1, found 2"):
-        Host.from_document(document("1x3090") | {"schema": 2})
+    with pytest.raises(HostError, match="schema: needs 2, found 3"):
+        Host.from_document(document("1x3090") | {"schema": 3})
 
 
 @pytest.mark.parametrize("value", [None, [], "text", 3])

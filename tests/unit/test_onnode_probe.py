@@ -97,7 +97,7 @@ def look(root: Path, tmp_path: Path, *, systemctl: str = SHOW, **spec: Any) -> d
 
 def test_reads_what_the_node_is(node: Path, tmp_path: Path):
     found = look(node, tmp_path, packages=["cmake", "ninja-build"], disks=["/var/lib/none/deep"])
-    assert found["schema"] == 1
+    assert found["schema"] == 2
     assert found["os"]["codename"] == "bookworm"
     assert found["cpu"] == {"model": "Rig? CPU", "threads": 5, "flags": ["avx2", "hypervisor"]}
     assert found["memory"] == {"total_bytes": 1024000, "available_bytes": 512000}
@@ -423,5 +423,5 @@ def test_a_start_time_compares_with_the_time_of_files(tmp_path: Path):
 def test_any_specification_gives_a_document(tmp_path_factory: Any, spec: dict[str, Any]):
     root = tmp_path_factory.mktemp("node")
     found = probe.main({"root": str(root), "sections": None, **spec}, None)
-    assert found["schema"] == 1
+    assert found["schema"] == 2
     assert json.dumps(found)

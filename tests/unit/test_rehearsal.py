@@ -131,13 +131,13 @@ def test_serve_pretends_to_have_done_nothing_on_a_rig_that_does_not_exist() -> N
 
 ODD = {
     "banner": ("Welcome to box\nhello", "the node gave no answer; it said: hello"),
-    "truncated": ('{"schema": 1, "gpus": {"sta', "the node gave no answer; it said: {"),
+    "truncated": ('{"schema": 2, "gpus": {"sta', "the node gave no answer; it said: {"),
     "silent": ("", "the probe gave no answer"),
     "list": ("[1, 2]", "the node gave no answer; it said: [1, 2]"),
     "bare": (json.dumps({"ok": False, "error": NEEDED, "hint": "install python3"}), NEEDED),
     "old": (json.dumps({"ok": False, "error": f"{NEEDED}, found 2.7"}), f"{NEEDED}, found 2.7"),
-    "newer": ('{"schema": 2}', "schema: needs 1, found 2"),
-    "crooked": ('{"schema": 1, "gpus": 7, "ours": {}}', "gpus: needs a mapping, found int"),
+    "newer": ('{"schema": 3}', "schema: needs 2, found 3"),
+    "crooked": ('{"schema": 2, "gpus": 7, "ours": {}}', "gpus: needs a mapping, found int"),
 }
 
 
