@@ -106,7 +106,7 @@ def _release_reason(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Reason
     if reason is None:
         reason = compat.driver(host, tag, site.matrix)
     if reason is None and host.gpus and tag.device is Device.CUDA:
-        found = [compat.kernels(gpu, tag) for gpu in pinned_gpus(host, want)]
+        found = [_card_reason(site, tag, gpu) for gpu in pinned_gpus(host, want)]
         # Pinned cards are all to be used; of others one that the build has code for will do.
         short = all(found) if want.gpus is None else any(found)
         reason = compat.first(found) if short else None
@@ -116,7 +116,11 @@ def _release_reason(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Reason
 def _covered(site: Site, tag: BuildTagRow) -> frozenset[str]:
     """UUIDs of the cards that the build has code for."""
     cards = pinned_gpus(site.host, site.want)
-    return frozenset(gpu.uuid for gpu in cards if compat.kernels(gpu, tag) is None)
+    return frozenset(gpu.uuid for gpu in cards if _card_reason(site, tag, gpu) is None)
+
+
+def _card_reason(site: Site, tag: BuildTagRow, gpu: Gpu) -> Reason | None:
+    return compat.driven(gpu, site.host, site.matrix) or compat.kernels(gpu, tag)
 
 
 def _of_model(
@@ -216,6 +220,6 @@ def _equal_sets(
 def _usable(site: Site, combination: Combination, gpu: Gpu) -> bool:
     return (
         gpu.total_bytes is not None
-        and compat.kernels(gpu, combination.tag) is None
+        and _card_reason(site, combination.tag, gpu) is None
         and site.untold[gpu.uuid] is None
     )

@@ -19,6 +19,7 @@ from gpuwright.refusals import WantError
 from gpuwright.rows import (
     CudaRow,
     DistroRow,
+    GenerationRow,
     GpuRow,
     KvCacheDtypeRow,
     QuantizationRow,
@@ -72,6 +73,7 @@ def nearest(name: str, words: Iterable[str]) -> str:
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Matrix:
     gpus: tuple[GpuRow, ...]
+    generations: tuple[GenerationRow, ...]
     cuda: tuple[CudaRow, ...]
     kv_cache_dtypes: tuple[KvCacheDtypeRow, ...]
     quantizations: tuple[QuantizationRow, ...]
@@ -123,6 +125,10 @@ class Matrix:
         """The row of a node's card; None for an unlisted one. Asked often, so it is indexed."""
         return self.gpu_index.card(gpu.pci_id, gpu.name, gpu.total_bytes)
 
+    def generation(self, capability: str) -> GenerationRow | None:
+        """The generation of a card; None for one that no row knows."""
+        return _generation(self.generations, capability)
+
     def cuda_runtime(self, version: str) -> CudaRow:
         row: CudaRow = self._by_id["cuda"][version]
         return row
@@ -153,6 +159,11 @@ class Matrix:
                 if row.id == checkpoint:
                     return model, row
         raise KeyError(checkpoint)
+
+
+@lru_cache(maxsize=256)
+def _generation(rows: tuple[GenerationRow, ...], capability: str) -> GenerationRow | None:
+    return next((row for row in rows if within(capability, row.capabilities)), None)
 
 
 @lru_cache(maxsize=256)

@@ -14,7 +14,7 @@ from gpuwright.engine_rows import (
 from gpuwright.host import Gpu, Host
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.refusals import DriverTooOld, Needs, NoKernels, Reason, Unlisted
-from gpuwright.rows import WorkloadRow
+from gpuwright.rows import KernelModule, WorkloadRow
 from gpuwright.versions import at_least, parse_version, within
 from gpuwright.want import Want
 
@@ -68,6 +68,42 @@ def driver(host: Host, tag: BuildTagRow, matrix: Matrix) -> Reason | None:
         return None
     return DriverTooOld(
         cuda=cuda.id, needed=cuda.min_driver, found=host.driver_version, row=f"cuda {cuda.id}"
+    )
+
+
+def driven(gpu: Gpu, host: Host, matrix: Matrix) -> Reason | None:
+    """The driver knows the card's generation, and is of the flavour that the card takes."""
+    reason = _generation(gpu, host.driver_version, matrix)
+    row = matrix.gpu(gpu)
+    if reason is not None or row is None or host.driver_flavour is None:
+        return reason
+    if row.kernel_module in (None, KernelModule.EITHER, host.driver_flavour):
+        return None
+    return Needs(
+        subject=f"kernel module for {gpu.name}",
+        needed=f"NVIDIA's {row.kernel_module} one",
+        found=f"the {host.driver_flavour} one",
+        help=f"the driver with its {row.kernel_module} kernel module",
+        row=row.id,
+    )
+
+
+def _generation(gpu: Gpu, version: str | None, matrix: Matrix) -> Reason | None:
+    row = matrix.generation(gpu.compute_capability) if gpu.compute_capability else None
+    if row is None or version is None:
+        return None
+    if not at_least(version, row.first_driver):
+        needed = f">= {row.first_driver}"
+    elif row.last_driver is not None and not at_least(row.last_driver, version.split(".")[0]):
+        needed = f"of branch {row.last_driver} or older"
+    else:
+        return None
+    return Needs(
+        subject=f"driver for {gpu.name}",
+        needed=needed,
+        found=version,
+        help=f"a driver {needed}",
+        row=f"generations {row.id}",
     )
 
 

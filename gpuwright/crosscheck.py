@@ -31,7 +31,13 @@ def cross_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
         [checkpoint for model in matrix.models for checkpoint in model.checkpoints],
     ):
         yield from _names_twice(named)
-    for rows in (matrix.cuda, matrix.attention_backends, matrix.hazards, matrix.distros):
+    for rows in (
+        matrix.cuda,
+        matrix.generations,
+        matrix.attention_backends,
+        matrix.hazards,
+        matrix.distros,
+    ):
         yield from _twice("id", [row.id for row in rows])
     yield from _twice("release", [f"{row.engine} {row.release}" for row in matrix.releases])
     yield from _twice("id", [row.id for row in matrix.memory_terms])
@@ -53,6 +59,12 @@ def cross_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
         yield from _range(f"{path}.capabilities", cuda.capabilities)
         for index, bad in enumerate(cuda.known_bad):
             yield from _range(f"{path}.known_bad[{index}].capabilities", bad.capabilities)
+    for generation in matrix.generations:
+        path = labels[id(generation)]
+        yield from _range(f"{path}.capabilities", generation.capabilities)
+        for key in ("first_driver", "last_driver"):
+            if (version := getattr(generation, key)) is not None:
+                yield from _version(f"{path}.{key}", version)
     for quantization in matrix.quantizations:
         for index, spec in enumerate(quantization.preferred):
             yield from _range(f"{labels[id(quantization)]}.preferred[{index}]", spec)

@@ -117,6 +117,7 @@ def _card_reasons(site: Site, combination: Combination) -> Iterator[Reason | Non
     for gpu in gpus:
         if (gpu.name, gpu.compute_capability) not in asked:
             asked.add((gpu.name, gpu.compute_capability))
+            yield compat.driven(gpu, site.host, site.matrix)
             yield compat.kernels(gpu, combination.tag)
             yield compat.toolkit(gpu, combination.tag, site.matrix)
             yield compat.quantization(gpu, release, combination.checkpoint, site.matrix)

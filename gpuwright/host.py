@@ -95,6 +95,8 @@ class Host:
     gpu_status: str
     gpu_detail: str
     driver_version: str | None
+    driver_flavour: str | None
+    """`open` or `proprietary`: which of NVIDIA's kernel modules is loaded."""
     gpus: tuple[Gpu, ...]
     pci_vendors: tuple[str, ...]
     os_id: str | None
@@ -140,6 +142,7 @@ class Host:
             gpu_status=status,
             gpu_detail=gpus.get("detail", str) or "",
             driver_version=gpus.version("driver_version"),
+            driver_flavour=_flavour(root),
             gpus=tuple(
                 _gpu(entry, service, virtualization in OWN_KERNEL)
                 for entry in gpus.children("devices")
@@ -173,6 +176,12 @@ class Host:
     def has_card(self) -> bool:
         """Whether an NVIDIA card is there, whatever the driver says."""
         return self.gpu_status != "no_gpu"
+
+
+def _flavour(root: Reader) -> str | None:
+    driver = Reader(root.get("driver", dict, None) or {}, root.at("driver"))
+    flavour: str | None = driver.get("flavour", str, None)
+    return flavour
 
 
 def _gpu(entry: Reader, service: Service | None, own_kernel: bool) -> Gpu:

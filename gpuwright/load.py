@@ -20,6 +20,7 @@ from gpuwright.refusals import MatrixError, WantError
 from gpuwright.rows import (
     CudaRow,
     DistroRow,
+    GenerationRow,
     GpuRow,
     KvCacheDtypeRow,
     QuantizationRow,
@@ -31,6 +32,7 @@ MATRIX = Path(__file__).parent / "matrix"
 
 FILES: dict[str, type] = {
     "gpus": GpuRow,
+    "generations": GenerationRow,
     "cuda": CudaRow,
     "kv_cache_dtypes": KvCacheDtypeRow,
     "quantizations": QuantizationRow,

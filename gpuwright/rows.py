@@ -103,6 +103,18 @@ class GpuRow:
                 yield f".pci_ids: {pci_id!r} is not vendor:device in lower-case hexadecimal"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class GenerationRow:
+    """Cards of neighbouring compute capabilities, and the driver branches that drive them."""
+
+    id: str
+    capabilities: str
+    first_driver: str
+    last_driver: str | None
+    sources: tuple[Claim, ...]
+    unknown: dict[str, str] = field(default_factory=dict)
+
+
 class CompilerSource(StrEnum):
     """Where a node can have the CUDA compiler from."""
 
