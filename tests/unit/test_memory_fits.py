@@ -295,6 +295,12 @@ def test_a_model_without_a_formula_is_planned_where_it_was_measured(fit):
     assert isinstance(answer, Needs)
 
 
+@pytest.mark.parametrize(("tokens", "printed_gib"), [(30_000, 6.66), (121_344, 7.7)])
+def test_an_fp8_cache_of_deepseek_takes_what_two_reports_printed(tokens, printed_gib):
+    pool = vllm.layout(request(model("deepseek-v4-flash"), "fp8_e4m3", 96 * GIB, engine="vllm"))
+    assert pool.need(tokens) == pytest.approx(printed_gib * GIB, rel=0.003)
+
+
 def test_a_cache_that_is_pinned_to_a_share_takes_no_other():
     fit = vllm.fit(request(LLAMA_8B, "bf16", 80 * GIB, share=0.5))
     assert fit.parameters["gpu_memory_utilization"] == "0.50"
