@@ -20,6 +20,8 @@ _SILENT = frozenset({"nvidia", "geforce", "tesla", "gpu", "generation", "edition
 _SPELLINGS = {"mobile": "laptop", "gib": "gb", "g": "gb"}
 _SERIES = re.compile(r"(rtx|gtx)(?=.)")
 _SIZE = re.compile(r"(\d+)(gib|gb|g)")
+_VARIANT = re.compile(r"(?:pcie|sxm\d?|nvl|hbm\d?e?|\d+gb)+")
+"""What a name may end in where two cards differ by their memory or board alone."""
 _SIZE_PERCENT = 10
 """How far a card's memory may be from its row's: error correction takes a sixteenth of GDDR, and
 drivers keep some. Sizes that are sold lie further apart."""
@@ -84,6 +86,24 @@ class GpuIndex:
             raise WantError(f"{key}: {text!r} means {' or '.join(label(row) for row in rows)}")
         raise WantError(f"{key}: {text!r} is unknown{self._nearest(wanted)}")
 
+    def called(self, name: str) -> tuple[GpuRow, ...]:
+        """Every row that a person may mean by `name`, with all its sizes and boards."""
+        wanted = normalized(name)
+        found = {row.id: row for row in self.by_name.get(wanted, ())}
+        if wanted in self.by_alias:
+            row = self.by_alias[wanted]
+            found |= {row.id: row, **{each.id: each for each in self.variants(name, row)}}
+        return tuple(found.values())
+
+    def variants(self, text: str, row: GpuRow) -> tuple[GpuRow, ...]:
+        """Other cards that `text`, which found `row`, is too short to tell from it."""
+        wanted = normalized(text)
+        return tuple(
+            each
+            for each in self.rows
+            if each is not row and any(_is_variant(name, wanted) for name in _names(each))
+        )
+
     def _nearest(self, wanted: str) -> str:
         """The end of a sentence: cards whose name holds what was said, or the nearest one."""
         names = {**self.by_name, **{alias: (row,) for alias, row in self.by_alias.items()}}
@@ -94,6 +114,14 @@ class GpuIndex:
             return f"; nearest: {', '.join([*cards][:_NEAREST])}"
         near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
         return f"; nearest: {label(names[near[0]][0])}" if near else "; `gpuwright gpus` lists them"
+
+
+def _names(row: GpuRow) -> tuple[str, str]:
+    return normalized(row.name), normalized(label(row))
+
+
+def _is_variant(name: str, wanted: str) -> bool:
+    return name.startswith(wanted) and _VARIANT.fullmatch(name[len(wanted) :]) is not None
 
 
 def index_gpus(rows: Iterable[GpuRow]) -> GpuIndex:
@@ -124,5 +152,10 @@ def _nearest_size(rows: Iterable[GpuRow], total_bytes: int | None) -> GpuRow | N
     row = min(rows, key=lambda row: abs((row.memory_mib << 20) - total_bytes), default=None)
     if row is None:
         return None
+    return row if is_size_of(total_bytes, row) else None
+
+
+def is_size_of(total_bytes: int, row: GpuRow) -> bool:
+    """Whether a card that shows `total_bytes` may be one of the row's."""
     size = row.memory_mib << 20
-    return row if abs(size - total_bytes) * 100 <= size * _SIZE_PERCENT else None
+    return abs(size - total_bytes) * 100 <= size * _SIZE_PERCENT

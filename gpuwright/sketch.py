@@ -98,6 +98,7 @@ def _document(
         return default
 
     cards: tuple[Card, ...] = said["gpus"]
+    assumed += dict.fromkeys(card.told_by for card in cards if card.told_by is not None)
     driver = None
     nvlink, p2p = False, None
     if cards:

@@ -9,10 +9,11 @@ import difflib
 import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuwright.catalogue import Matrix, nearest
+from gpuwright.gpu_names import is_size_of, label
 from gpuwright.refusals import WantError
 from gpuwright.rows import DistroRow, GpuRow
 from gpuwright.site import VISIBLE_PERCENT
@@ -41,6 +42,8 @@ class Card:
     total_bytes: int
     visible_bytes: int
     row: GpuRow | None
+    told_by: str | None = None
+    """Why this card and no other of its name, where the name leaves it open."""
 
 
 def shown(value: object) -> str:
@@ -60,9 +63,9 @@ def _read_gpus(value: object, matrix: Matrix) -> tuple[Card, ...]:
         path = f"gpus[{index}]"
         try:
             if isinstance(entry, str):
-                cards.append(_listed(matrix.gpu_index.find(entry, path)))
+                cards.append(_named(entry, path, matrix))
             else:
-                cards.append(_unlisted(entry, matrix))
+                cards.append(_described(entry, matrix))
         except WantError as error:
             faults.extend(f"{fault} (gpus/)" for fault in error.faults)
         except ValueError as error:
@@ -70,6 +73,13 @@ def _read_gpus(value: object, matrix: Matrix) -> tuple[Card, ...]:
     if faults:
         raise WantError(*faults)
     return tuple(cards)
+
+
+def _named(text: str, path: str, matrix: Matrix) -> Card:
+    row = matrix.gpu_index.find(text, path)
+    others = matrix.gpu_index.variants(text, row)
+    told_by = f"{text} is {label(row)}, not {' or '.join(map(label, others))}" if others else None
+    return replace(_listed(row), told_by=told_by)
 
 
 def _listed(row: GpuRow) -> Card:
@@ -87,8 +97,9 @@ def _listed(row: GpuRow) -> Card:
     )
 
 
-def _unlisted(entry: object, matrix: Matrix) -> Card:
-    """A card without a row, from its compute capability and memory."""
+def _described(entry: object, matrix: Matrix) -> Card:
+    """A card without a row, from its compute capability and memory; one that has a row may say them
+    as its row does."""
     if not isinstance(entry, Mapping):
         raise ValueError(f"needs a card's name, found {shown(entry)}")
     for key in entry:
@@ -103,11 +114,9 @@ def _unlisted(entry: object, matrix: Matrix) -> Card:
     if not isinstance(capability, str) or not _CAPABILITY.fullmatch(capability):
         raise ValueError(f'compute_capability needs text such as "8.6", found {shown(capability)}')
     total = int(_read_gib(entry["memory_gib"]) * GIB)
-    row = matrix.gpu_index.card(None, name, total)
-    if row is not None:
-        raise ValueError(
-            f"{name!r} has a row ({row.id}): name it alone, or call this one otherwise"
-        )
+    listed = matrix.gpu_index.called(name)
+    if listed:
+        return _listed(_as_described(name, capability, total, listed))
     return Card(
         name=name,
         pci_id=None,
@@ -115,6 +124,25 @@ def _unlisted(entry: object, matrix: Matrix) -> Card:
         total_bytes=total,
         visible_bytes=total * VISIBLE_PERCENT // 100,
         row=None,
+    )
+
+
+def _as_described(
+    name: str, capability: str, total_bytes: int, listed: tuple[GpuRow, ...]
+) -> GpuRow:
+    """The row of `listed` that has these figures; ValueError with the row's own where none has."""
+    row = min(listed, key=lambda row: abs(row.memory_mib * MIB - total_bytes))
+    if row.compute_capability != capability:
+        raise ValueError(
+            f"compute_capability of {name} needs {row.compute_capability!r} (row {row.id}), found "
+            f"{capability!r}; a card that is not this one needs another name"
+        )
+    if is_size_of(total_bytes, row):
+        return row
+    sizes = " or ".join(f"{each.memory_mib / 1024:g}" for each in listed)
+    raise ValueError(
+        f"memory_gib of {name} needs {sizes} (row {row.id}), found {total_bytes / GIB:g}; a card "
+        "that is not this one needs another name"
     )
 
 

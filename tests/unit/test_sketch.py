@@ -97,9 +97,67 @@ def test_an_unlisted_card_is_a_mapping():
     (gpu,) = host.gpus
     assert (gpu.name, gpu.compute_capability, gpu.total_bytes) == ("RTX 6090", "13.0", 48 * GIB)
     assert MATRIX.gpu(gpu) is None
-    assert faults_of({"gpus": [card | {"name": "RTX 3090", "memory_gib": 24}]}) == (
-        "gpus[0]: 'RTX 3090' has a row (rtx-3090): name it alone, or call this one otherwise",
-    )
+
+
+@pytest.mark.parametrize(
+    ("card", "fault"),
+    [
+        (
+            {"name": "RTX 3090", "compute_capability": "12.0", "memory_gib": 24},
+            "compute_capability of RTX 3090 needs '8.6' (row rtx-3090), found '12.0'",
+        ),
+        (
+            {"name": "RTX 3090", "compute_capability": "8.6", "memory_gib": 48},
+            "memory_gib of RTX 3090 needs 24 (row rtx-3090), found 48",
+        ),
+        (
+            {"name": "NVIDIA GeForce RTX 4060 Ti", "compute_capability": "8.9", "memory_gib": 12},
+            "memory_gib of NVIDIA GeForce RTX 4060 Ti needs 8 or 16 (row rtx-4060-ti-",
+        ),
+        (
+            {"name": "H100", "compute_capability": "8.0", "memory_gib": 94},
+            "compute_capability of H100 needs '9.0' (row h100-nvl), found '8.0'",
+        ),
+    ],
+)
+def test_what_a_sketch_says_of_a_listed_card_may_not_contradict_its_row(card, fault):
+    (found,) = faults_of({"gpus": [card]})
+    assert found.startswith(f"gpus[0]: {fault}")
+    assert found.endswith("; a card that is not this one needs another name")
+
+
+@pytest.mark.parametrize("row", MATRIX.gpus, ids=lambda row: row.id)
+def test_a_listed_card_may_be_described_as_its_row_has_it(row):
+    card = {
+        "name": row.name,
+        "compute_capability": row.compute_capability,
+        "memory_gib": row.memory_mib / 1024,
+    }
+    host, _ = sketched(gpus=[card])
+    found = MATRIX.gpu(host.gpus[0])
+    assert (found.name, found.memory_mib) == (row.name, row.memory_mib)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("RTX 3060", "RTX 3060 is NVIDIA GeForce RTX 3060 12 GB, not NVIDIA GeForce RTX 3060 8 GB"),
+        ("3080", "3080 is NVIDIA GeForce RTX 3080 10 GB, not NVIDIA GeForce RTX 3080 12 GB"),
+        (
+            "H100",
+            "H100 is NVIDIA H100 80GB HBM3, not NVIDIA H100 PCIe 80 GB or NVIDIA H100 NVL 94 GB",
+        ),
+    ],
+)
+def test_a_name_of_several_cards_says_which_was_taken(name, sentence):
+    _, assumed = sketched(gpus=[name, name])
+    assert [each for each in assumed if " is " in each and each.startswith(sentence)]
+
+
+@pytest.mark.parametrize("name", ["RTX 3060 12 GB", "RTX 3090", "H100 PCIe", "RTX 4060 Ti 16 GB"])
+def test_a_name_of_one_card_assumes_nothing(name):
+    _, assumed = sketched(gpus=[name])
+    assert not any(", not NVIDIA" in each for each in assumed)
 
 
 @pytest.mark.parametrize("word", ENVIRONMENTS)
