@@ -207,6 +207,15 @@ def tight(memory: MemoryPlan) -> tuple[str, ...]:
     )
 
 
+def less_than_advised(request: MemoryRequest, *, left: int, advised: int) -> str:
+    """The warning of a plan that keeps a smaller reserve for what is pinned."""
+    pinned = "context" if request.max_model_len is not None else "draft"
+    return (
+        f"the pinned {pinned} leaves {left / GIB:.2f} GiB outside the pool, where "
+        f"{advised / GIB:.2f} GiB are advised"
+    )
+
+
 def spared(count: int) -> int:
     """`count` with the spare that is asked beyond it."""
     return count * (100 + SPARE_PERCENT) // 100

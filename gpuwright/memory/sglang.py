@@ -17,10 +17,12 @@ from gpuwright.memory.layers import (
     sequence_state_bytes,
 )
 from gpuwright.memory.request import (
+    MIB,
     SPARE_PERCENT,
     Fit,
     MemoryRequest,
     comfort_bytes,
+    less_than_advised,
     spared,
     tight,
     token_figures,
@@ -96,7 +98,7 @@ def fit(request: MemoryRequest) -> Fit | Reason:
     lost = terms.unread_drafter_percent if unread else 0
     contexts = list(request.contexts())
     target = min(request.target_context_tokens, contexts[0])
-    for percent in _shares(request, workspace):
+    for percent, outside in _shares(request, workspace):
         pool = pool_bytes(
             free_after_weights=free, total=device.total_bytes, static_share=percent / 100
         )
@@ -111,10 +113,10 @@ def fit(request: MemoryRequest) -> Fit | Reason:
             contexts = [each for each in contexts if each <= target]
     if not tokens:
         least = contexts[-1]
-        outside = device.total_bytes * (100 - percent) // 100
+        rest = device.total_bytes * (100 - percent) // 100
         return OutOfMemory(
             where=device.name,
-            needed_bytes=weights + beside + states + outside + spared(per_token * least),
+            needed_bytes=weights + beside + states + rest + spared(per_token * least),
             available_bytes=device.available_bytes,
             others_bytes=device.others_bytes,
             what=f"weights, workspace and one request of {least:,} tokens",
@@ -128,7 +130,7 @@ def fit(request: MemoryRequest) -> Fit | Reason:
             bytes=cached * per_token,
             note=f"{cached:,} tokens in {request.kv.id}",
         ),
-        MemoryTerm(name="workspace", bytes=workspace, note="activations, graphs, runtime"),
+        MemoryTerm(name="workspace", bytes=outside, note="activations, graphs, runtime"),
     ]
     if beside:
         found.insert(1, MemoryTerm(name="drafter", bytes=beside, note=f"over {size}"))
@@ -137,6 +139,10 @@ def fit(request: MemoryRequest) -> Fit | Reason:
     memory = MemoryPlan(
         where=device.name, available_bytes=device.available_bytes, terms=tuple(found)
     )
+    warnings: tuple[str, ...] = ()
+    if outside < workspace:
+        left, advised = outside + memory.margin_bytes, workspace + comfort_bytes(device.total_bytes)
+        warnings = (less_than_advised(request, left=left, advised=advised),)
     return Fit(
         memory=memory,
         max_model_len=tokens,
@@ -154,17 +160,25 @@ def fit(request: MemoryRequest) -> Fit | Reason:
             "chunked_prefill_tokens": batch,
             "linear_state_slots": sequences + 1 if states else 0,
         },
-        warnings=tight(memory),
+        warnings=warnings + tight(memory),
+        below_advice=bool(warnings),
     )
 
 
-def _shares(request: MemoryRequest, workspace: int) -> Iterator[int]:
-    """Percents of the card for weights and cache: comfortable beside the workspace, then tight."""
-    assert request.terms is not None
+def _shares(request: MemoryRequest, workspace: int) -> Iterator[tuple[int, int]]:
+    """Percents of the card for weights and cache, each with the workspace that it leaves:
+    comfortable beside the whole of it, then tight; then, for what is pinned, beside less of it."""
+    terms = request.terms
+    assert terms is not None
     if request.share is not None:
-        yield int(request.share * 100 + 0.5)
+        yield int(request.share * 100 + 0.5), workspace
         return
     total = request.smallest.total_bytes
-    for spare in (comfort_bytes(total), total * SPARE_PERCENT // 100):
-        share = (total - workspace - spare) * 100 // max(1, total)
-        yield min(request.terms.max_share_percent, share)
+    close = total * SPARE_PERCENT // 100
+    left = [(workspace, comfort_bytes(total)), (workspace, close)]
+    less = prompt_workspace_bytes(request) - terms.pinned_workspace_mib * MIB
+    if less > 0 and (request.must_draft or request.max_model_len is not None):
+        left.append((workspace - less, close))
+    for outside, spare in left:
+        share = (total - outside - spare) * 100 // max(1, total)
+        yield min(terms.max_share_percent, share), outside

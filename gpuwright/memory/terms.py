@@ -40,11 +40,11 @@ class TermsRow:
     prompt_workspace_mib: int
     """What linear attention takes beyond the profile while it reads a prompt, at 8192 a step."""
     max_share_percent: int
+    """Of a card's memory, that the engine is given at most; of what is left, for a coarse model."""
     pinned_share_percent: int = 0
     """As `max_share_percent`, for a pinned context that does not fit otherwise."""
     pinned_workspace_mib: int = 0
-    """What such a context keeps of the prompt workspace."""
-    """Of a card's memory, that the engine is given at most; of what is left, for a coarse model."""
+    """What is kept of the prompt workspace for a pinned context or draft."""
     sources: tuple[Claim, ...]
     graphs_in_budget: bool = True
     """Whether the engine counts its graphs into its share of the card."""

@@ -21,6 +21,7 @@ from gpuwright.memory.request import (
     Fit,
     MemoryRequest,
     comfort_bytes,
+    less_than_advised,
     tight,
 )
 from gpuwright.plan import MemoryPlan, MemoryTerm
@@ -154,11 +155,7 @@ def _closer(request: MemoryRequest) -> Fit | OutOfMemory:
     if not isinstance(answer, Fit):
         return answer
     advised = max(workspace, comfort_bytes(request.smallest.available_bytes))
-    warning = (
-        f"the pinned {'context' if pinned else 'draft'} leaves "
-        f"{answer.figures.reserve_bytes / GIB:.2f} GiB outside the pool, where "
-        f"{advised / GIB:.2f} GiB are advised"
-    )
+    warning = less_than_advised(request, left=answer.figures.reserve_bytes, advised=advised)
     return replace(answer, below_advice=True, warnings=(warning, *answer.warnings))
 
 

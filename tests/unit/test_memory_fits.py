@@ -209,13 +209,18 @@ def test_a_pinned_context_takes_a_smaller_reserve_where_it_fits_no_other_way():
     assert not any("outside the pool" in line for line in free.warnings)
 
 
-def test_a_pinned_draft_takes_a_smaller_reserve_where_it_fits_no_other_way():
+@pytest.mark.parametrize(
+    ("fit", "terms", "room"), [(vllm.fit, "vllm-0.26", 23), (sglang.fit, "sglang", 24)]
+)
+def test_a_pinned_draft_takes_a_smaller_reserve_where_it_fits_no_other_way(fit, terms, room):
     def fitted(**pins):
-        pins |= {"weights_bytes": 18 * GIB, "draft_tokens": 3}
-        return vllm.fit(request(QWEN_27B, "fp8_e4m3", 23 * GIB, **pins))
+        pins |= {"weights_bytes": 18 * GIB, "draft_tokens": 3, "terms": TERMS[terms]}
+        return fit(request(QWEN_27B, "fp8_e4m3", room * GIB, **pins))
 
     assert isinstance(fitted(), OutOfMemory)
-    assert fitted(must_draft=True).below_advice
+    planned = fitted(must_draft=True)
+    assert planned.below_advice
+    assert "GiB are advised" in planned.warnings[0]
 
 
 def test_a_pinned_context_has_fewer_tokens_a_step_where_windows_need_it():
