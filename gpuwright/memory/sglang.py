@@ -98,7 +98,8 @@ def fit(request: MemoryRequest) -> Fit | Reason:
     lost = terms.unread_drafter_percent if unread else 0
     contexts = list(request.contexts())
     target = min(request.target_context_tokens, contexts[0])
-    for percent, outside in _shares(request, workspace):
+    for share in _shares(request, workspace):
+        percent, outside = share
         pool = pool_bytes(
             free_after_weights=free, total=device.total_bytes, static_share=percent / 100
         )

@@ -14,7 +14,6 @@ from gpuwright.architecture import LayerKind
 from gpuwright.memory.layers import growing_bytes_per_token, sequence_state_bytes
 from gpuwright.memory.pool import Pool, measured_pool, pool
 from gpuwright.memory.request import (
-    GIB,
     MIB,
     SPARE_PERCENT,
     Figures,
