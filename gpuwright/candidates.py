@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from gpuwright import compat
 from gpuwright.engine_rows import BuildTagRow, MemoryModel, ReleaseRow
+from gpuwright.feature_choice import OFFLOAD
+from gpuwright.feature_rows import Grade
 from gpuwright.fitting import Candidate, best_fit
 from gpuwright.host import Gpu
 from gpuwright.model_rows import CheckpointRow, ModelRow
@@ -71,12 +73,11 @@ def builds(site: Site) -> tuple[list[Build], list[Failure]]:
     return running, failures
 
 
-def candidates(
-    site: Site, running: list[Build], model: ModelRow, *, offload: bool
-) -> Iterator[Candidate | Failure]:
-    """Every way in which the builds may serve `model`, with experts in RAM only where `offload`."""
-    for release, tag in running:
-        yield from _of_model(site, release, tag, model, offload=offload)
+def may_offload(site: Site, build: Build) -> bool:
+    """Whether the build may leave experts in RAM, for some model on some card."""
+    release, _ = build
+    entries = site.matrix.feature(OFFLOAD).engines.get(release.engine, ())
+    return any(entry.grade is Grade.FULL for entry in entries)
 
 
 def may_apply(site: Site, running: list[Build], model: ModelRow) -> bool:
@@ -123,9 +124,11 @@ def _card_reason(site: Site, tag: BuildTagRow, gpu: Gpu) -> Reason | None:
     return compat.driven(gpu, site.host, site.matrix) or compat.kernels(gpu, tag)
 
 
-def _of_model(
-    site: Site, release: ReleaseRow, tag: BuildTagRow, model: ModelRow, *, offload: bool
+def candidates(
+    site: Site, build: Build, model: ModelRow, *, offload: bool
 ) -> Iterator[Candidate | Failure]:
+    """Every way in which `build` may serve `model`, with experts in RAM only where `offload`."""
+    release, tag = build
     meant = [row for row in site.pins.checkpoints(model) if _meant_for(release, row)]
     if not meant and not site.pins.auto_model:
         engines = {engine for row in site.pins.checkpoints(model) for engine in row.engines}

@@ -58,7 +58,7 @@ class Candidate:
     @property
     def layers_in_ram(self) -> int:
         """Layers whose experts the CPU computes."""
-        return int(self.fit.parameters.get("cpu_expert_layers", 0))
+        return self.fit.cpu_expert_layers
 
     @property
     def applicable(self) -> bool:
@@ -191,7 +191,7 @@ def _fitted(site: Site, placed: Combination, way: Way) -> Candidate | Reason:
     reason = _refusing(hazards)
     if reason is not None:
         return reason
-    if fit.parameters.get("cpu_expert_layers"):
+    if fit.cpu_expert_layers:
         combination = replace(combination, features=combination.features | {OFFLOAD})
     return Candidate(
         combination=combination,

@@ -297,9 +297,9 @@ def _on_card(
     terms = request.terms
     if memory_model is MemoryModel.VLLM:
         assert terms is not None
-        fixed = sum(term.bytes for term in vllm.fixed_terms(request))
+        fixed = vllm.fixed_bytes(request)
         if not terms.graphs_in_budget:
-            fixed -= vllm.graph_term(request).bytes
+            fixed -= vllm.graph_bytes(request)
         return request, int(visible * share) - fixed, assumed
     weights = -(-checkpoint.max_bytes // size)
     if memory_model is MemoryModel.LLAMA_CPP:

@@ -13,6 +13,7 @@ from gpuwright.feature_rows import FeatureSupport
 from gpuwright.features import filled, support_of
 from gpuwright.fitting import Candidate
 from gpuwright.hazards import is_applied
+from gpuwright.memory.request import Details
 from gpuwright.memory_request import SHARE_CAP
 from gpuwright.plan import ModelFile, Plan, PlannedGpu, PlanWarning, Rejection, Speculation
 from gpuwright.refusals import gib
@@ -24,7 +25,7 @@ FEW_THREADS = 8
 
 def plan_of(site: Site, best: Candidate, why_not: tuple[Rejection, ...]) -> Plan:
     """The Plan of `best`; `why_not` is what is said of the others."""
-    want, chosen = site.want, best.combination
+    want, chosen, details = site.want, best.combination, best.fit.details()
     return Plan(
         service=want.service,
         bind=want.bind,
@@ -50,17 +51,17 @@ def plan_of(site: Site, best: Candidate, why_not: tuple[Rejection, ...]) -> Plan
         tensor_parallel_size=chosen.tensor_parallel_size,
         max_model_len=best.fit.max_model_len,
         max_num_seqs=best.fit.max_num_seqs,
-        memory=best.fit.memory,
+        memory=details.memory,
         files=tuple(
             ModelFile(path=file.path, bytes=file.bytes, sha256=file.sha256, sources=file.sources)
             for file in chosen.checkpoint.files or ()
         ),
         reasons=tuple(_reasons(site, best)),
-        warnings=tuple(dict.fromkeys(_warnings(site, best))),
+        warnings=tuple(dict.fromkeys(_warnings(site, best, details))),
         why_not=why_not,
         not_applicable=best.not_applicable,
-        parameters=_parameters(site, best),
-        figures=asdict(best.fit.figures),
+        parameters=_parameters(site, best, details),
+        figures=asdict(details.figures),
         speculation=_speculation(chosen),
         projector=_projector(chosen),
         features=tuple(row.id for row in site.matrix.features if row.id in chosen.features),
@@ -75,10 +76,10 @@ _ELSEWHERE = frozenset(
 """Settings that the plan says in fields of its own, or in its memory plan."""
 
 
-def _parameters(site: Site, best: Candidate) -> dict[str, Any]:
+def _parameters(site: Site, best: Candidate, details: Details) -> dict[str, Any]:
     """Engine settings in neutral words: the memory plan's, the hazards', the model's."""
     chosen, host = best.combination, site.host
-    found: dict[str, Any] = dict(best.fit.parameters)
+    found: dict[str, Any] = dict(details.parameters)
     found |= {key: value for key, value in best.settings.items() if key not in _ELSEWHERE}
     if chosen.release.memory_model is MemoryModel.LLAMA_CPP:
         threads = host.cpu_threads or 1
@@ -125,8 +126,8 @@ def _words(site: Site, best: Candidate, support: FeatureSupport) -> dict[str, st
         words["draft_tokens"] = str(chosen.drafting.tokens + 1)
     if support.words:
         words["grammar"] = site.want.structured_output or support.words[0]
-    if "cpu_expert_layers" in best.fit.parameters:
-        words["layers"] = str(best.fit.parameters["cpu_expert_layers"])
+    if best.layers_in_ram:
+        words["layers"] = str(best.layers_in_ram)
     return words
 
 
@@ -199,8 +200,8 @@ def _reasons(site: Site, best: Candidate) -> Iterator[str]:
         yield f"{length}: the most that fits in coarse steps"
 
 
-def _warnings(site: Site, best: Candidate) -> Iterator[PlanWarning]:
-    for text in best.fit.warnings:
+def _warnings(site: Site, best: Candidate, details: Details) -> Iterator[PlanWarning]:
+    for text in details.warnings:
         yield PlanWarning(because=text)
     for row in best.hazards:
         yield PlanWarning(
@@ -209,11 +210,11 @@ def _warnings(site: Site, best: Candidate) -> Iterator[PlanWarning]:
             hazard=row.id,
             applied=is_applied(row, best.settings),
         )
-    for text in _remarks(site, best):
+    for text in _remarks(site, best, details):
         yield PlanWarning(because=text)
 
 
-def _remarks(site: Site, best: Candidate) -> Iterator[str]:
+def _remarks(site: Site, best: Candidate, details: Details) -> Iterator[str]:
     chosen, host, want = best.combination, site.host, site.want
     for gpu in chosen.gpus:
         if site.matrix.gpu(gpu) is None:
@@ -236,6 +237,6 @@ def _remarks(site: Site, best: Candidate) -> Iterator[str]:
     running = host.service is not None and host.service.may_run
     free = host.memory_available_bytes
     if not chosen.gpus and free is not None and not running:
-        needed = best.fit.memory.needed_bytes
+        needed = details.memory.needed_bytes
         if needed > free:
             yield f"RAM: the plan takes {gib(needed)}, {gib(free)} are free at present"

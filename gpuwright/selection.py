@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpuwright.candidates import Build, Failure, builds, candidates, may_apply
+from gpuwright.candidates import Build, Failure, builds, candidates, may_apply, may_offload
 from gpuwright.catalogue import Matrix, resolve
 from gpuwright.fitting import Candidate
 from gpuwright.host import Host
@@ -77,15 +77,21 @@ def _of_model(
 ) -> tuple[list[Ranked], list[Failure]]:
     """The candidates of `model` with their ranks, and what fails. Experts go to RAM only where
     nothing that stays on the cards is as good as can be."""
-    pinned, found, lost = site.want.expert_offload, [], []
-    tries = (False, True) if pinned is None and model.architecture.experts else (pinned is True,)
-    for offload in tries:
-        answers = list(candidates(site, running, model, offload=offload))
-        found = [(_rank(site, each), each) for each in answers if isinstance(each, Candidate)]
-        lost = [each for each in answers if isinstance(each, Failure)]
-        if any(not any(rank[1:_BEFORE_MERIT]) for rank, _ in found):
-            break
-    return found, lost
+    pinned = site.want.expert_offload
+
+    def tried(build: Build, *, offload: bool) -> tuple[list[Ranked], list[Failure]]:
+        answers = list(candidates(site, build, model, offload=offload))
+        ranked = [(_rank(site, each), each) for each in answers if isinstance(each, Candidate)]
+        return ranked, [each for each in answers if isinstance(each, Failure)]
+
+    of_each = {build: tried(build, offload=pinned is True) for build in running}
+    if pinned is None and model.architecture.experts:
+        ranks = (rank for ranked, _ in of_each.values() for rank, _ in ranked)
+        if all(any(rank[1:_BEFORE_MERIT]) for rank in ranks):
+            again = (build for build in running if may_offload(site, build))
+            of_each |= {build: tried(build, offload=True) for build in again}
+    found = [each for ranked, _ in of_each.values() for each in ranked]
+    return found, [each for _, lost in of_each.values() for each in lost]
 
 
 def _settled(
@@ -161,7 +167,7 @@ _PREFERENCES: dict[Preference, Callable[[WorkloadRow, Fit, Candidate], int]] = {
     Preference.REQUESTS: lambda workload, fit, candidate: (
         -min(
             fit.max_num_seqs,
-            (fit.figures.kv_cache_tokens or 0) // min(workload.context_tokens, fit.max_model_len),
+            fit.kv_cache_tokens // min(workload.context_tokens, fit.max_model_len),
         )
     ),
     Preference.FORMAT: lambda workload, fit, candidate: int(not candidate.preferred),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import ceil
 
 from gpuwright.memory.layers import sequence_state_bytes
 from gpuwright.memory.request import (
+    Details,
     Fit,
     MemoryRequest,
     spared,
@@ -83,6 +85,27 @@ def _fit(request: MemoryRequest, *, experts_in_ram: int) -> Fit | Reason:
             largest_context_tokens=pool * 50 // 51 // per_token // 256 * 256 or None,
         )
     cached = pool // per_token
+    return Fit(
+        max_model_len=tokens,
+        max_num_seqs=sequences,
+        kv_cache_tokens=cached,
+        details=partial(_details, request, tokens, cached, per_token, state, workspace, weights),
+    )
+
+
+def _details(
+    request: MemoryRequest,
+    tokens: int,
+    cached: int,
+    per_token: int,
+    state: int,
+    workspace: int,
+    weights: int,
+) -> Details:
+    terms, device, size = request.terms, request.smallest, request.tensor_parallel_size
+    assert terms is not None
+    sequences, draft = request.sequences, request.draft
+    beside = ceil(draft.weights_bytes / size) if draft is not None else 0
     found = [
         MemoryTerm(name="weights", bytes=weights, note=f"over {size}"),
         MemoryTerm(name="drafter", bytes=beside, note=f"over {size}"),
@@ -99,10 +122,8 @@ def _fit(request: MemoryRequest, *, experts_in_ram: int) -> Fit | Reason:
         available_bytes=device.available_bytes,
         terms=tuple(term for term in found if term.bytes),
     )
-    return Fit(
+    return Details(
         memory=memory,
-        max_model_len=tokens,
-        max_num_seqs=sequences,
         figures=token_figures(
             memory,
             weights_bytes=weights,
@@ -112,9 +133,8 @@ def _fit(request: MemoryRequest, *, experts_in_ram: int) -> Fit | Reason:
             state_bytes_per_sequence=state,
         ),
         parameters={
-            "max_num_batched_tokens": batch,
+            "max_num_batched_tokens": request.max_num_batched_tokens,
             "cache_share": f"{terms.max_share_percent / 100:.2f}",
         },
-        reasons=(UNVERIFIED,),
         warnings=(UNVERIFIED, *tight(memory)),
     )

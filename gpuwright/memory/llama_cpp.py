@@ -6,6 +6,8 @@ the first layers stay in RAM, of as few layers as the cards need.
 
 from __future__ import annotations
 
+from functools import partial
+
 from gpuwright.memory.llama_cpp_rates import (
     CONTEXT_STEP,
     CPU_RUNTIME_BYTES,
@@ -22,6 +24,7 @@ from gpuwright.memory.pool import measured_pool
 from gpuwright.memory.request import (
     GIB,
     MIB,
+    Details,
     DeviceMemory,
     Figures,
     Fit,
@@ -57,17 +60,24 @@ def fit(request: MemoryRequest) -> Fit | Reason:
         return Needs(
             subject="cache under llama.cpp", needed="one that was measured", found=request.kv.id
         )
-    placings: dict[int, _Placing] = {}
+    whole = _Placing(request)
+    answer = whole.largest()
+    if isinstance(answer, Fit) or not (request.offload and request.on_gpu and request.expert_bytes):
+        return answer
+    return _with_experts_in_ram(request, whole)
+
+
+def _with_experts_in_ram(request: MemoryRequest, whole: _Placing) -> Fit | OutOfMemory:
+    """The experts of as few layers in RAM as the longest context that is wanted takes, where
+    `whole` does not fit."""
+    placings = {0: whole}
 
     def placing(in_ram: int) -> _Placing:
         if in_ram not in placings:
             placings[in_ram] = _Placing(request, in_ram)
         return placings[in_ram]
 
-    whole = placing(0).largest()
-    most = architecture.moe_layers
-    if isinstance(whole, Fit) or not (request.offload and request.on_gpu and request.expert_bytes):
-        return whole
+    most = request.architecture.moe_layers
     pinned = request.max_model_len
     target = min(request.target_context_tokens, request.model_context_tokens)
     wanted = [each for each in request.contexts() if pinned is not None or each <= target]
@@ -77,7 +87,7 @@ def fit(request: MemoryRequest) -> Fit | Reason:
         probes = []
         if len(request.devices) == 1:
             # What is short tells nearly how many it takes, so that is tried before halving.
-            near = -(-placing(0).missing_bytes(tokens) * most // request.expert_bytes)
+            near = -(-whole.missing_bytes(tokens) * most // request.expert_bytes)
             probes = [near - 1, near]
         while low < high:
             middle = probes.pop() if probes else (low + high) // 2
@@ -102,12 +112,15 @@ class _Placing:
         self.ram_experts_bytes = request.expert_bytes * in_ram // self.moe if in_ram else 0
         host = request.host_bytes if request.on_gpu else 0
         self.weights_bytes = request.weights_bytes - host - self.ram_experts_bytes
-        self.split = self._split() if len(request.devices) > 1 else (self.layers,)
-        self.shares = self._shares() if len(request.devices) > 1 else (self.weights_bytes,)
+        self.split: tuple[int, ...] = (self.layers,)
+        """Layers of each device."""
+        self.shares: tuple[int, ...] = (self.weights_bytes,)
+        """For each device, its part of the weights in bytes."""
+        if len(request.devices) > 1:
+            self.split, self.shares = self._over_devices()
         self.rooms = [each.available_bytes * 50 for each in request.devices]
         self.prompt_cache = prompt_cache_bytes(request.ram_bytes)
         self.rates = rates(architecture, request.kv)
-        self.checkpoint = checkpoint_bytes(self.rates)
         self.main_bytes = request.projector_bytes
         """What the main device holds alone whatever the context."""
         if request.projector_bytes or request.vision:
@@ -120,32 +133,47 @@ class _Placing:
             groups = (draft.groups or ()) if draft is not None else ()
             self.draft_token = draft_token_bytes(architecture, request.kv, groups)
 
-    def _experts(self) -> tuple[int, int]:
-        """Bytes of one layer's experts, and how many layers come first that put none on a card:
-        those without experts, and those whose experts stay in RAM."""
-        experts = self.request.expert_bytes // self.moe if self.in_ram else 0
-        return experts, self.layers - self.moe + self.in_ram
-
-    def _split(self) -> tuple[int, ...]:
-        """Layers of each device."""
-        experts, bare = self._experts()
-        plain = (self.request.weights_bytes - experts * self.moe) // self.layers
-        sizes = [plain] * bare + [plain + experts] * (self.layers - bare)
-        return layer_split(sizes, [each.available_bytes for each in self.request.devices])
-
-    def _shares(self) -> tuple[int, ...]:
-        """For each device, its part of the weights in bytes."""
-        experts, bare = self._experts()
-        plain = (self.weights_bytes - experts * (self.moe - self.in_ram)) // self.layers
-        found, first = [], 0
-        for count in self.split:
+    def _over_devices(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Layers and bytes of the weights of each of several devices."""
+        request, layers = self.request, self.layers
+        # Layers without experts come first, and experts of the first others stay in RAM.
+        experts = request.expert_bytes // self.moe if self.in_ram else 0
+        bare = layers - self.moe + self.in_ram
+        plain = (request.weights_bytes - experts * self.moe) // layers
+        runs = ((bare, plain), (layers - bare, plain + experts))
+        split = layer_split(runs, [each.available_bytes for each in request.devices])
+        plain = (self.weights_bytes - experts * (self.moe - self.in_ram)) // layers
+        shares, first = [], 0
+        for count in split:
             carrying = max(0, first + count - max(first, bare))
-            found.append(plain * count + experts * carrying)
+            shares.append(plain * count + experts * carrying)
             first += count
-        return tuple(found)
+        return split, tuple(shares)
+
+    def filled(self, wanted: int, slots: int) -> list[int]:
+        """Bytes on each device with `slots` of `wanted` tokens: asked so often that the sums of
+        `_sizes` are spelt out."""
+        request, rate, total = self.request, self.rates, self.layers
+        tokens = -(-wanted // CONTEXT_STEP) * CONTEXT_STEP
+        cache, state = rate.cache(tokens, slots), rate.state * slots
+        beside = rate.buffers(tokens * slots)
+        if request.on_gpu:
+            beside += GPU_RUNTIME_BYTES
+        else:
+            beside += CPU_RUNTIME_BYTES + self.prompt_cache + self._saved_bytes(slots)
+        more = self.main_bytes
+        if self.draft_token is not None:
+            more += rate.draft(self.draft_token, tokens * slots)
+        found = []
+        for weights, layers in zip(self.shares, self.split, strict=True):
+            held = weights + cache * layers // total + state * layers // total
+            found.append(held + beside + more)
+            # What is not split, the first device holds alone.
+            more = -rate.logits
+        return found
 
     def _sizes(self, wanted: int, slots: int) -> list[tuple[int, ...]]:
-        """Bytes on each device with `slots` of `wanted` tokens, as `terms` names them."""
+        """Bytes on each device with `slots` of `wanted` tokens, as `_TERMS` names them."""
         request, rate = self.request, self.rates
         tokens = -(-wanted // CONTEXT_STEP) * CONTEXT_STEP
         cache, state = rate.cache(tokens, slots), rate.state * slots
@@ -168,14 +196,16 @@ class _Placing:
             logits = rate.logits
         return found
 
+    def _checkpoints(self, slots: int) -> int:
+        """Saved states of each slot."""
+        return context_checkpoints(checkpoint_bytes(self.rates), slots, self.request.ram_bytes)
+
     def _saved_bytes(self, slots: int) -> int:
-        kept = context_checkpoints(self.checkpoint, slots, self.request.ram_bytes)
-        return self.checkpoint * kept * slots
+        return checkpoint_bytes(self.rates) * self._checkpoints(slots) * slots
 
     def terms(self, tokens: int, slots: int, index: int) -> tuple[MemoryTerm, ...]:
         """What stands on the device of that index with `slots` of `tokens`."""
         rounded = -(-tokens // CONTEXT_STEP) * CONTEXT_STEP
-        kept = context_checkpoints(self.checkpoint, slots, self.request.ram_bytes)
         notes = (
             self._where(),
             f"{slots} x {rounded:,} tokens in {self.request.kv.id}",
@@ -185,7 +215,7 @@ class _Placing:
             "cache in f16, buffers",
             "on the main device",
             "prompts kept in RAM",
-            f"{kept} checkpoints for each of {slots} slots",
+            f"{self._checkpoints(slots)} checkpoints for each of {slots} slots",
         )
         sizes = self._sizes(tokens, slots)[index]
         return tuple(
@@ -203,41 +233,30 @@ class _Placing:
             text += f", experts of {self.in_ram} layers in RAM"
         return text
 
-    def needed(self, tokens: int, slots: int) -> tuple[int, DeviceMemory, int]:
+    def fullest(self, tokens: int, slots: int) -> tuple[int, DeviceMemory, int]:
         """Bytes on the device that is the most filled, that device, and its index."""
-        found = [
-            (sum(sizes), device, index)
-            for index, (sizes, device) in enumerate(
-                zip(self._sizes(tokens, slots), self.request.devices, strict=True)
-            )
-        ]
-        return max(found, key=lambda each: each[0] / max(1, each[1].available_bytes))
+        devices = self.request.devices
+        found = self.filled(tokens, slots)
+        index = max(
+            range(len(found)), key=lambda each: found[each] / max(1, devices[each].available_bytes)
+        )
+        return found[index], devices[index], index
 
     def holds(self, wanted: int, slots: int) -> bool:
-        """Whether each device has room for its sum of `_sizes`: asked so often that it is spelt
-        out, without what is nothing on a card."""
-        if not self.request.on_gpu:
-            needed, device, _ = self.needed(wanted, slots)
-            return needed * 51 <= device.available_bytes * 50
-        tokens, rate = -(-wanted // CONTEXT_STEP) * CONTEXT_STEP, self.rates
-        cache, state = rate.cache(tokens, slots), rate.state * slots
-        beside = rate.buffers(tokens * slots) + GPU_RUNTIME_BYTES
-        more, total = self.main_bytes, self.layers
-        if self.draft_token is not None:
-            more += rate.draft(self.draft_token, tokens * slots)
-            if self.request.max_model_len is None:
-                more += DRAFT_SPARE_BYTES
-        for weights, layers, room in zip(self.shares, self.split, self.rooms, strict=True):
-            held = weights + cache * layers // total + state * layers // total + beside + more
-            if held * 51 > room:
+        """Whether each device has room, with something to spare."""
+        request = self.request
+        choosing = request.on_gpu and request.max_model_len is None
+        spare = DRAFT_SPARE_BYTES if choosing and self.draft_token is not None else 0
+        for held, room in zip(self.filled(wanted, slots), self.rooms, strict=True):
+            if (held + spare) * 51 > room:
                 return False
-            more = -rate.logits
+            spare = 0
         return True
 
     def missing_bytes(self, tokens: int) -> int:
         """How much room the devices lack for the fewest slots of `tokens`."""
-        sizes = self._sizes(tokens, self.request.max_num_seqs or 1)
-        return sum(map(sum, sizes)) * 51 // 50 - sum(self.rooms) // 50
+        held = self.filled(tokens, self.request.max_num_seqs or 1)
+        return sum(held) * 51 // 50 - sum(self.rooms) // 50
 
     def fits(self, tokens: int) -> bool:
         """Whether `slots` finds any: on cards, whether the fewest fit that it may answer."""
@@ -293,7 +312,7 @@ class _Placing:
             return short
         tokens = self.request.contexts()[-1]
         slots = self.request.max_num_seqs or 1
-        needed, device, _ = self.needed(tokens, slots)
+        needed, device, _ = self.fullest(tokens, slots)
         return OutOfMemory(
             where=device.name,
             needed_bytes=needed * 51 // 50,
@@ -305,18 +324,31 @@ class _Placing:
 
     def _largest_context(self, short: int, slots: int) -> int | None:
         """The largest context below `short`, which does not fit."""
-        low, high = 0, min(short, self.request.model_context_tokens) // CONTEXT_STEP
+        if not self.holds(CONTEXT_STEP, slots):
+            return None
+        low, high = 1, min(short, self.request.model_context_tokens) // CONTEXT_STEP
         while low < high:
             middle = (low + high + 1) // 2
             if self.holds(middle * CONTEXT_STEP, slots):
                 low = middle
             else:
                 high = middle - 1
-        return low * CONTEXT_STEP or None
+        return low * CONTEXT_STEP
 
     def _fit(self, tokens: int, slots: int) -> Fit:
-        request, architecture = self.request, self.request.architecture
-        _, device, index = self.needed(tokens, slots)
+        # The engine counts layers from the first, those without experts too.
+        computed = self.layers - self.moe + self.in_ram if self.in_ram else 0
+        return Fit(
+            max_model_len=tokens,
+            max_num_seqs=slots,
+            kv_cache_tokens=tokens * slots,
+            cpu_expert_layers=computed,
+            details=partial(self._details, tokens, slots, computed),
+        )
+
+    def _details(self, tokens: int, slots: int, cpu_expert_layers: int) -> Details:
+        request = self.request
+        _, device, index = self.fullest(tokens, slots)
         memory = MemoryPlan(
             where=device.name,
             available_bytes=device.available_bytes,
@@ -326,17 +358,12 @@ class _Placing:
             "flash_attention": "on" if request.on_gpu else "auto",
             "prompt_cache_mib": self.prompt_cache // MIB,
         }
-        if self.checkpoint:
-            parameters["context_checkpoints"] = context_checkpoints(
-                self.checkpoint, slots, request.ram_bytes
-            )
+        if checkpoint_bytes(self.rates):
+            parameters["context_checkpoints"] = self._checkpoints(slots)
         if request.on_gpu:
             parameters["gpu_layers"] = "all"
         if self.in_ram:
-            # The engine counts layers from the first, those without experts too.
-            parameters["cpu_expert_layers"] = (
-                architecture.layers - architecture.moe_layers + self.in_ram
-            )
+            parameters["cpu_expert_layers"] = cpu_expert_layers
         if len(request.devices) > 1:
             parameters["tensor_split"] = ",".join(
                 str(count)
@@ -347,10 +374,8 @@ class _Placing:
                 )
             )
         kept = {term.name: term.bytes for term in memory.terms}
-        return Fit(
+        return Details(
             memory=memory,
-            max_model_len=tokens,
-            max_num_seqs=slots,
             figures=Figures(
                 weights_bytes=kept.get("weights", 0),
                 kv_cache_bytes=kept.get("KV cache", 0),

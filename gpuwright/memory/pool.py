@@ -65,16 +65,22 @@ class Pool:
         """What the engine prints as its cache size: requests of full length times their length."""
         return self.blocks(pool_bytes) * max_model_len // self.need(max_model_len)
 
-    def largest_context(self, blocks: int, *, spare_percent: int = 0) -> int:
-        """The longest request that `blocks` hold with something to spare; 0 where none does."""
-        low, high = 0, 1 << 24
+    def largest_context(
+        self, blocks: int, *, spare_percent: int = 0, step: int = 1, most: int = 1 << 24
+    ) -> int:
+        """The longest request of whole steps, `most` at the longest, that `blocks` hold with
+        something to spare; 0 where they hold none."""
+        room = blocks * 100 // (100 + spare_percent)
+        if self.need(step) > room:
+            return 0
+        low, high = 1, max(1, most // step)
         while low < high:
             middle = (low + high + 1) // 2
-            if self.need(middle) * (100 + spare_percent) <= blocks * 100:
+            if self.need(middle * step) <= room:
                 low = middle
             else:
                 high = middle - 1
-        return low
+        return low * step
 
 
 @lru_cache(maxsize=1 << 14)

@@ -130,10 +130,15 @@ def _contexts(model_context_tokens: int) -> tuple[int, ...]:
 def first_that_fits(contexts: Sequence[int], fits: Callable[[int], bool]) -> int | None:
     """The largest of `contexts`, which come largest first, that fits; None where none does.
 
-    Found by halving: a shorter context fits wherever a longer one does.
+    Found by halving: a shorter context fits wherever a longer one does. Most often the first fits,
+    or none does, so those are asked first.
     """
+    if not contexts or not fits(contexts[-1]):
+        return None
+    if fits(contexts[0]):
+        return contexts[0]
     index = bisect_left(contexts, True, key=fits)
-    return contexts[index] if index < len(contexts) else None
+    return contexts[index]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,18 +182,47 @@ def token_figures(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fit:
-    """A memory plan that holds, with the context and the requests it holds for."""
+class Details:
+    """What is said of a memory plan that is taken."""
 
     memory: MemoryPlan
-    max_model_len: int
-    max_num_seqs: int
     figures: Figures
     parameters: dict[str, Any] = field(default_factory=dict)
-    reasons: tuple[str, ...] = ()
+    """Settings of the engine that the plan stands on, in neutral words."""
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fit:
+    """A memory plan that holds: what it is compared by with other candidates' plans.
+
+    Of all that fit one is taken, so its details are worked out only where they are asked for.
+    """
+
+    max_model_len: int
+    max_num_seqs: int
+    kv_cache_tokens: int
+    cpu_expert_layers: int = 0
+    """Layers, counted from the first, whose experts the CPU computes."""
     below_advice: bool = False
     """It keeps a smaller reserve than is advised, as a pin fits no other way."""
+    details: Callable[[], Details] = field(compare=False, repr=False)
+
+    @property
+    def memory(self) -> MemoryPlan:
+        return self.details().memory
+
+    @property
+    def figures(self) -> Figures:
+        return self.details().figures
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return self.details().parameters
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self.details().warnings
 
 
 def comfort_bytes(available_bytes: int) -> int:

@@ -7,7 +7,7 @@ comparable with vLLM's figure of a similar name.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import ceil
 
 from gpuwright.architecture import Architecture, LayerGroup, LayerKind
@@ -19,6 +19,7 @@ from gpuwright.memory.layers import (
 from gpuwright.memory.request import (
     MIB,
     SPARE_PERCENT,
+    Details,
     Fit,
     MemoryRequest,
     comfort_bytes,
@@ -124,6 +125,27 @@ def fit(request: MemoryRequest) -> Fit | Reason:
             largest_context_tokens=max(0, pool) * 50 // 51 // per_token // 256 * 256 or None,
         )
     cached = pool // per_token
+    return Fit(
+        max_model_len=tokens,
+        max_num_seqs=sequences,
+        kv_cache_tokens=cached,
+        below_advice=outside < workspace,
+        details=partial(_details, request, tokens, cached, per_token, state, workspace, share),
+    )
+
+
+def _details(
+    request: MemoryRequest,
+    tokens: int,
+    cached: int,
+    per_token: int,
+    state: int,
+    workspace: int,
+    share: tuple[int, int],
+) -> Details:
+    size, device, sequences = request.tensor_parallel_size, request.smallest, request.sequences
+    percent, outside = share
+    weights, states = ceil(request.weights_bytes / size), state * (sequences + 1)
     found = [
         MemoryTerm(name="weights", bytes=weights, note=f"over {size}"),
         MemoryTerm(
@@ -133,7 +155,8 @@ def fit(request: MemoryRequest) -> Fit | Reason:
         ),
         MemoryTerm(name="workspace", bytes=outside, note="activations, graphs, runtime"),
     ]
-    if beside:
+    if request.draft is not None and request.draft.weights_bytes:
+        beside = ceil(request.draft.weights_bytes / size)
         found.insert(1, MemoryTerm(name="drafter", bytes=beside, note=f"over {size}"))
     if states:
         found.append(MemoryTerm(name="linear states", bytes=states, note=f"{sequences + 1} slots"))
@@ -144,10 +167,8 @@ def fit(request: MemoryRequest) -> Fit | Reason:
     if outside < workspace:
         left, advised = outside + memory.margin_bytes, workspace + comfort_bytes(device.total_bytes)
         warnings = (less_than_advised(request, left=left, advised=advised),)
-    return Fit(
+    return Details(
         memory=memory,
-        max_model_len=tokens,
-        max_num_seqs=sequences,
         figures=token_figures(
             memory,
             weights_bytes=weights,
@@ -158,11 +179,10 @@ def fit(request: MemoryRequest) -> Fit | Reason:
         ),
         parameters={
             "mem_fraction_static": f"{percent / 100:.2f}",
-            "chunked_prefill_tokens": batch,
+            "chunked_prefill_tokens": request.max_num_batched_tokens,
             "linear_state_slots": sequences + 1 if states else 0,
         },
         warnings=warnings + tight(memory),
-        below_advice=bool(warnings),
     )
 
 

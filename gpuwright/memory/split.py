@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+Run = tuple[int, int]
+"""So many layers in a row, of so many bytes each."""
 
-def layer_split(sizes: Sequence[int], rooms: Sequence[int]) -> tuple[int, ...]:
+
+def layer_split(runs: Sequence[Run], rooms: Sequence[int]) -> tuple[int, ...]:
     """Layers for each device, in order, so that each gets its part of the bytes by its room.
 
-    `sizes` are the layers' bytes, first layer first. A layer stands where its middle falls.
+    `runs` make up the model, first layers first. A layer stands where its middle falls.
     """
-    total, whole = sum(sizes), sum(rooms)
-    last = len(rooms) - 1
-    counts = [0] * len(rooms)
-    device, filled, bound = 0, 0, rooms[0] * total
-    for size in sizes:
-        while device < last and (filled + size / 2) * whole > bound:
-            device += 1
-            bound += rooms[device] * total
-        counts[device] += 1
-        filled += size
-    return tuple(counts)
+    total, whole = sum(count * size for count, size in runs), max(1, sum(rooms))
+    counts: list[int] = []
+    room = 0
+    for each in rooms[:-1]:
+        room += each
+        counts.append(_layers_before(2 * room * total // whole, runs) - sum(counts))
+    return (*counts, sum(count for count, _ in runs) - sum(counts))
+
+
+def _layers_before(twice_bytes: int, runs: Sequence[Run]) -> int:
+    """How many layers have their middle in the first bytes. Doubled, every middle is whole: that of
+    a run's layer number n, counted from 0, stands 2 n + 1 sizes behind where the run begins."""
+    found = 0
+    for count, size in runs:
+        sizes = twice_bytes // max(1, size)
+        found += max(0, min(count, (sizes + 1) // 2))
+        twice_bytes -= 2 * count * size
+    return found

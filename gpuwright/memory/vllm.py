@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from math import ceil
 
 from gpuwright.architecture import LayerKind
@@ -16,10 +17,12 @@ from gpuwright.memory.pool import Pool, measured_pool, pool
 from gpuwright.memory.request import (
     MIB,
     SPARE_PERCENT,
+    Details,
     Figures,
     Fit,
     MemoryRequest,
     comfort_bytes,
+    first_that_fits,
     less_than_advised,
     tight,
 )
@@ -66,28 +69,43 @@ def layout(request: MemoryRequest) -> Pool | Reason:
 
 def fixed_terms(request: MemoryRequest) -> tuple[MemoryTerm, ...]:
     """What stands beside the pool inside the engine's share, on one device."""
-    terms, size, batch = request.terms, request.tensor_parallel_size, request.max_num_batched_tokens
-    assert terms is not None
-    weights = ceil(request.weights_bytes / size)
-    activations = terms.activation_bytes(batch, vision=request.vision)
+    size, batch = request.tensor_parallel_size, request.max_num_batched_tokens
+    weights, drafter, runtime, activations = _beside_pool(request)
     found = [
         MemoryTerm(name="weights", bytes=weights, note=f"over {size}"),
-        MemoryTerm(name="runtime", bytes=terms.runtime_bytes(size), note="CUDA context, measured"),
+        MemoryTerm(name="runtime", bytes=runtime, note="CUDA context, measured"),
         MemoryTerm(name="activations", bytes=activations, note=f"{batch} per step"),
-        graph_term(request),
+        MemoryTerm(
+            name="CUDA graphs", bytes=graph_bytes(request), note=f"{request.sequences} requests"
+        ),
     ]
     if request.draft is not None:
-        drafter = ceil(request.draft.weights_bytes / size)
         found.insert(1, MemoryTerm(name="drafter", bytes=drafter, note=f"over {size}"))
     return tuple(found)
 
 
-def graph_term(request: MemoryRequest) -> MemoryTerm:
+def fixed_bytes(request: MemoryRequest) -> int:
+    """The sum of `fixed_terms`."""
+    return sum(_beside_pool(request)) + graph_bytes(request)
+
+
+def _beside_pool(request: MemoryRequest) -> tuple[int, int, int, int]:
+    """Bytes of weights, drafter, runtime and activations on one device."""
+    terms, size, draft = request.terms, request.tensor_parallel_size, request.draft
+    assert terms is not None
+    return (
+        ceil(request.weights_bytes / size),
+        ceil(draft.weights_bytes / size) if draft is not None else 0,
+        terms.runtime_bytes(size),
+        terms.activation_bytes(request.max_num_batched_tokens, vision=request.vision),
+    )
+
+
+def graph_bytes(request: MemoryRequest) -> int:
     assert request.terms is not None
     # A drafter without layers of its own, as Gemma's assistant, captured no graphs worth the name.
     drafter = request.draft is not None and request.draft.groups != ()
-    graphs = request.terms.graph_bytes(request.sequences, drafter=drafter)
-    return MemoryTerm(name="CUDA graphs", bytes=graphs, note=f"{request.sequences} requests")
+    return request.terms.graph_bytes(request.sequences, drafter=drafter)
 
 
 def prompt_workspace_bytes(request: MemoryRequest) -> int:
@@ -153,9 +171,14 @@ def _closer(request: MemoryRequest) -> Fit | OutOfMemory:
     )
     if not isinstance(answer, Fit):
         return answer
-    advised = max(workspace, comfort_bytes(request.smallest.available_bytes))
-    warning = less_than_advised(request, left=answer.figures.reserve_bytes, advised=advised)
-    return replace(answer, below_advice=True, warnings=(warning, *answer.warnings))
+    return replace(answer, below_advice=True, details=partial(_closer_details, request, answer))
+
+
+def _closer_details(request: MemoryRequest, answer: Fit) -> Details:
+    advised = max(prompt_workspace_bytes(request), comfort_bytes(request.smallest.available_bytes))
+    details = answer.details()
+    warning = less_than_advised(request, left=details.figures.reserve_bytes, advised=advised)
+    return replace(details, warnings=(warning, *details.warnings))
 
 
 def _steps(request: MemoryRequest, shared: Pool) -> Iterator[int]:
@@ -177,11 +200,10 @@ def _stepping(request: MemoryRequest, step: int) -> MemoryRequest:
 
 
 def _attempt(request: MemoryRequest, workspace: int, max_share_percent: int) -> Fit | OutOfMemory:
-    device, terms, fixed = request.smallest, request.terms, fixed_terms(request)
+    device, terms, spent = request.smallest, request.terms, fixed_bytes(request)
     shared = layout(request)
     assert terms is not None and isinstance(shared, Pool)
-    spent = sum(term.bytes for term in fixed)
-    graphs = 0 if terms.graphs_in_budget else graph_term(request).bytes
+    graphs = 0 if terms.graphs_in_budget else graph_bytes(request)
     percent = min(
         max_share_percent,
         max(0, device.available_bytes - workspace - graphs) * 100 // max(1, device.total_bytes),
@@ -193,21 +215,21 @@ def _attempt(request: MemoryRequest, workspace: int, max_share_percent: int) -> 
     if request.draft is not None and request.draft.groups is None:
         pool_bytes -= max(0, pool_bytes) * terms.unread_drafter_percent // 100
     blocks = shared.blocks(pool_bytes)
-    for tokens in request.contexts():
-        need = shared.need(tokens)
-        if blocks * 100 >= need * (100 + SPARE_PERCENT):
-            break
-    else:
+    room = blocks * 100 // (100 + SPARE_PERCENT)
+    contexts = request.contexts()
+    tokens = first_that_fits(contexts, lambda each: shared.need(each) <= room)
+    if tokens is None:
+        least = contexts[-1]
         return OutOfMemory(
             where=device.name,
-            needed_bytes=spent + workspace + need * shared.block_bytes * 51 // 50,
+            needed_bytes=spent + workspace + shared.need(least) * shared.block_bytes * 51 // 50,
             # What is compared: the share of the card that the engine may fill.
             available_bytes=min(device.available_bytes, max(0, budget + graphs + workspace)),
             others_bytes=device.others_bytes,
-            what=f"weights, workspace and one request of {tokens:,} tokens",
-            largest_context_tokens=shared.largest_context(blocks, spare_percent=SPARE_PERCENT)
-            // 256
-            * 256
+            what=f"weights, workspace and one request of {least:,} tokens",
+            largest_context_tokens=shared.largest_context(
+                blocks, spare_percent=SPARE_PERCENT, step=256, most=least
+            )
             or None,
         )
     # Every sequence keeps at least its state and one block of its context.
@@ -219,21 +241,25 @@ def _attempt(request: MemoryRequest, workspace: int, max_share_percent: int) -> 
             available_bytes=blocks * shared.block_bytes,
             what=f"the cache of {request.max_num_seqs} requests at their shortest",
         )
-    return _fit(request, shared, blocks, tokens, held, fixed, workspace, percent)
+    cached = blocks * tokens // shared.need(tokens)
+    return Fit(
+        max_model_len=tokens,
+        max_num_seqs=held,
+        kv_cache_tokens=cached,
+        details=partial(_details, request, shared, blocks, tokens, cached, workspace, percent),
+    )
 
 
-def _fit(
+def _details(
     request: MemoryRequest,
     shared: Pool,
     blocks: int,
     tokens: int,
-    held: int,
-    fixed: tuple[MemoryTerm, ...],
+    cached: int,
     workspace: int,
     percent: int,
-) -> Fit:
-    device, requests = request.smallest, blocks / shared.need(tokens)
-    cached = blocks * tokens // shared.need(tokens)
+) -> Details:
+    device, requests, fixed = request.smallest, blocks / shared.need(tokens), fixed_terms(request)
     found = [
         *fixed,
         MemoryTerm(
@@ -252,10 +278,8 @@ def _fit(
         warnings += (f"the cache holds {requests:.2f} requests of {tokens:,} tokens",)
     drafts = request.draft_tokens
     measured = bool(request.architecture.measured_caches)
-    return Fit(
+    return Details(
         memory=memory,
-        max_model_len=tokens,
-        max_num_seqs=held,
         figures=Figures(
             weights_bytes=fixed[0].bytes,
             kv_cache_bytes=blocks * shared.block_bytes,

@@ -141,7 +141,7 @@ def test_layers_are_split_by_the_room_of_each_card():
     st.lists(st.integers(min_value=1, max_value=100), min_size=1, max_size=4),
 )
 def test_every_layer_stands_on_one_card_and_none_has_more_than_its_part(sizes, rooms):
-    counts = layer_split(sizes, rooms)
+    counts = layer_split([(1, size) for size in sizes], rooms)
     assert sum(counts) == len(sizes)
     first = 0
     for index, count in enumerate(counts):
