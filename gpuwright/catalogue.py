@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -15,6 +14,7 @@ from gpuwright.gpu_names import GpuIndex, index_gpus
 from gpuwright.hazard_rows import HazardRow
 from gpuwright.memory.terms import TermsRow
 from gpuwright.model_rows import CheckpointRow, ModelRow
+from gpuwright.quoting import nearest, quoted
 from gpuwright.refusals import WantError
 from gpuwright.rows import (
     CudaRow,
@@ -58,16 +58,10 @@ def resolve(key: str, rows: Iterable[Row], name: str) -> Row:
     rows = tuple(rows)
     row = find(rows, name)
     if row is None:
-        raise WantError(f"{key}: {name!r} is unknown{nearest(name, [row.id for row in rows])}")
+        raise WantError(
+            f"{key}: {quoted(name)} is unknown{nearest(name, [row.id for row in rows])}"
+        )
     return row
-
-
-def nearest(name: str, words: Iterable[str]) -> str:
-    """The end of a sentence: the nearest of `words`, or all of them."""
-    words = list(words)
-    folded = {word.casefold(): word for word in reversed(words)}
-    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
-    return f"; nearest: {folded[near[0]]}" if near else f"; known: {', '.join(words)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

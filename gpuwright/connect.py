@@ -9,16 +9,15 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from gpuwright.cli import EXIT_NO_ANSWER, EXIT_OK
 from gpuwright.connection import Connection, Served
 from gpuwright.layout import Layout
+from gpuwright.quoting import quoted
+from gpuwright.refusals import NoAnswerError, WantError
 
-EXIT_OK = 0
-EXIT_NO_ANSWER = 1
-EXIT_BAD_INPUT = 2
-EXIT_INTERRUPTED = 130
 _SSH_FAILED = 255
 _SERVICE = re.compile(r"[a-z0-9-]{1,32}", re.ASCII)
 _HOSTNAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*", re.ASCII)
@@ -47,11 +46,10 @@ class _PassOn(argparse.Action):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The arguments of `gpuwright connect`."""
-    parser.epilog = "exit status: 0 done, 1 the node gave no answer, 2 bad input"
     parser.add_argument("host", help="an ssh destination: name, address or user@name")
     parser.add_argument("--service", default="llm", help="which service of the node (default: llm)")
     parser.add_argument("--tunnel", action="store_true", help="open a tunnel and keep it open")
-    parser.add_argument("--port", type=int, help="its port on this machine (default: the node's)")
+    parser.add_argument("--port", help="its port on this machine (default: the node's)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     passed_on = parser.add_argument_group("passed on to ssh")
     for flag, help_text in _PASSED_ON.items():
@@ -60,35 +58,34 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask the node what it serves, print the way to it. Exit status: 2 bad input, 1 no answer."""
-    fault = _fault(arguments)
-    if fault:
-        print(f"gpuwright connect: {fault}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+    faults = tuple(_faults(arguments))
+    if faults:
+        raise WantError(*faults)
     try:
         connection = _connection(arguments)
-        shown = json.dumps(connection.as_json()) if arguments.json else connection.text()
-        print(shown, flush=True)
-        return _hold(connection) if arguments.tunnel else EXIT_OK
-    except _NoAnswerError as error:
-        print(f"gpuwright connect: {arguments.host}: {error}", file=sys.stderr)
+    except _SilentError as error:
+        raise NoAnswerError(f"{arguments.host}: {error}") from error
+    shown = json.dumps(connection.as_json()) if arguments.json else connection.text()
+    print(shown, flush=True)
+    if arguments.tunnel and _hold(connection):
+        # Not raised: with --json the one object of the answer stands there already.
+        print(f"gpuwright: {arguments.host}: the tunnel broke off", file=sys.stderr)
         return EXIT_NO_ANSWER
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    return EXIT_OK
 
 
-class _NoAnswerError(Exception):
+class _SilentError(Exception):
     """The node cannot be asked, or what it says is no record of ours; the text says why."""
 
 
-def _fault(arguments: argparse.Namespace) -> str | None:
-    host = arguments.host
+def _faults(arguments: argparse.Namespace) -> Iterator[str]:
+    host, port = arguments.host, arguments.port
     if not host or host.startswith("-") or not host.isprintable() or " " in host:
-        return f"host {host!r}, needed an ssh destination"
+        yield f"host: {quoted(host)} is no ssh destination; needs a name, address or user@name"
     if not _SERVICE.fullmatch(arguments.service):
-        return f"service {arguments.service!r}, needed 1 to 32 of a-z, 0-9 and -"
-    if arguments.port is not None and not 0 < arguments.port < 65536:
-        return f"port {arguments.port}, needed 1 to 65535"
-    return None
+        yield f"--service: {quoted(arguments.service)} needs 1 to 32 of a-z, 0-9 and -"
+    if port is not None and not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
+        yield f"--port: needs 1 to 65,535, found {quoted(port)}"
 
 
 def _connection(arguments: argparse.Namespace) -> Connection:
@@ -96,14 +93,14 @@ def _connection(arguments: argparse.Namespace) -> Connection:
     path = Layout().plan_path(arguments.service)
     asked = _ask(ssh, arguments.host, ["cat", path])
     if asked.returncode == _SSH_FAILED:
-        raise _NoAnswerError(_last_line(asked.stderr) or "ssh failed")
+        raise _SilentError(_last_line(asked.stderr) or "ssh failed")
     if asked.returncode:
         why = _last_line(asked.stderr) or f"exit status {asked.returncode}"
-        raise _NoAnswerError(f"no record of a service {arguments.service} ({why})")
+        raise _SilentError(f"no record of a service {arguments.service} ({why})")
     try:
         served = Served.from_record(json.loads(asked.stdout))
     except (ValueError, RecursionError) as error:
-        raise _NoAnswerError(f"{path}: {_printable(str(error))}") from None
+        raise _SilentError(f"{path}: {_printable(str(error))}") from None
     hostname = None
     if not arguments.tunnel and not served.loopback:
         hostname = _hostname(ssh, arguments.host) if served.everywhere else served.bind
@@ -111,7 +108,7 @@ def _connection(arguments: argparse.Namespace) -> Connection:
         host=arguments.host,
         ssh=ssh,
         served=served,
-        local_port=arguments.port or served.port,
+        local_port=int(arguments.port or served.port),
         hostname=hostname,
     )
 
@@ -133,7 +130,7 @@ def _hostname(ssh: tuple[str, ...], host: str) -> str:
         word, _, name = line.partition(" ")
         if word == "hostname" and _HOSTNAME.fullmatch(name):
             return name
-    raise _NoAnswerError("ssh -G names no host; --tunnel does without")
+    raise _SilentError("ssh -G names no host; --tunnel does without")
 
 
 def _captured(words: list[str]) -> subprocess.CompletedProcess[str]:
@@ -147,11 +144,12 @@ def _captured(words: list[str]) -> subprocess.CompletedProcess[str]:
             check=False,
         )
     except FileNotFoundError:
-        raise _NoAnswerError("ssh is not installed on this machine") from None
+        raise _SilentError("ssh is not installed on this machine") from None
 
 
-def _hold(connection: Connection) -> int:
-    """Keep the tunnel open until it is told to end, by Ctrl-C or SIGTERM; it never outlives us."""
+def _hold(connection: Connection) -> bool:
+    """Keep the tunnel open until it is told to end, by Ctrl-C or SIGTERM; it never outlives us.
+    Whether it broke off before."""
     command = connection.tunnel
     assert command is not None
     # ssh says it itself, once the port is open and not before.
@@ -165,12 +163,10 @@ def _hold(connection: Connection) -> int:
         try:
             status = tunnel.wait()
         except KeyboardInterrupt:
-            return EXIT_OK
+            return False
         finally:
             tunnel.terminate()
-    if status:
-        raise _NoAnswerError("the tunnel broke off")
-    return EXIT_OK
+    return status != 0
 
 
 def _last_line(text: str) -> str:

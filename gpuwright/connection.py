@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuwright.plan import is_loopback
+from gpuwright.plan import is_loopback, shown_address
+from gpuwright.quoting import quoted
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]{0,127}", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
@@ -78,7 +79,7 @@ class Served:
 def _matching(record: Mapping[str, Any], key: str, pattern: re.Pattern[str]) -> str:
     value = record.get(key)
     if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise ValueError(f"{key}: {value!r} is not what a deploy writes there")
+        raise ValueError(f"{key}: {quoted(value)} is not what a deploy writes there")
     return value
 
 
@@ -87,19 +88,14 @@ def _address(record: Mapping[str, Any]) -> str:
     try:
         return str(ipaddress.ip_address(text))
     except ValueError:
-        raise ValueError(f"bind: {text!r} is not an IP address") from None
+        raise ValueError(f"bind: {quoted(text)} is not an IP address") from None
 
 
 def _port(record: Mapping[str, Any]) -> int:
     port = record.get("port")
     if type(port) is not int or not 0 < port < 65536:
-        raise ValueError(f"port: {port!r}, needed 1 to 65535")
+        raise ValueError(f"port: {quoted(port)}, needed 1 to 65535")
     return port
-
-
-def shown_address(address: str) -> str:
-    """An address or host name as a URL, or an ssh forwarding, wants it."""
-    return f"[{address}]" if ":" in address else address
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

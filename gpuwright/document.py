@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from gpuwright.quoting import quoted
 from gpuwright.refusals import HostError
 
 _REQUIRED = object()
@@ -50,7 +51,7 @@ class Reader:
             return None
         match = _VERSION.match(text)
         if match is None:
-            raise HostError(f"{self.at(key)}: {text!r} is not a version")
+            raise HostError(f"{self.at(key)}: {quoted(text)} is not a version")
         return match[0]
 
     def child(self, key: str) -> Reader:

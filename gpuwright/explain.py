@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from gpuwright.catalogue import Matrix
 from gpuwright.host import Host
 from gpuwright.model_rows import Role
-from gpuwright.plan import MemoryPlan, Plan, Rejection
+from gpuwright.plan import MemoryPlan, Plan, Rejection, shown_address
 from gpuwright.refusals import Refusal, gib
 from gpuwright.sizes import size_words
 
@@ -54,7 +54,7 @@ def explain_plan(plan: Plan, *, brief: bool = False) -> str:
     lines = [
         f"{plan.service}: {plan.model} ({plan.checkpoint}, {plan.quantization}) with {plan.engine} "
         f"{plan.release} {plan.build_tag} on {cards}",
-        f"  serves     {plan.served_model_name} at {plan.bind}:{plan.port}",
+        f"  serves     {plan.served_model_name} at {shown_address(plan.bind)}:{plan.port}",
         f"  context    {plan.max_model_len:,} tokens, {plan.max_num_seqs} requests at once",
         f"  attention  {plan.attention_backend}, {plan.kv_cache_dtype} cache"
         + (

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from gpuwright.quoting import quoted
 from gpuwright.refusals import WantError
 from gpuwright.rows import GpuRow
 
@@ -83,8 +84,10 @@ class GpuIndex:
         if len(rows) == 1:
             return rows[0]
         if rows:
-            raise WantError(f"{key}: {text!r} means {' or '.join(label(row) for row in rows)}")
-        raise WantError(f"{key}: {text!r} is unknown{self._nearest(wanted)}")
+            raise WantError(
+                f"{key}: {quoted(text)} means {' or '.join(label(row) for row in rows)}"
+            )
+        raise WantError(f"{key}: {quoted(text)} is unknown{self._nearest(wanted)}")
 
     def called(self, name: str) -> tuple[GpuRow, ...]:
         """Every row that a person may mean by `name`, with all its sizes and boards."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuwright.document import Reader
+from gpuwright.quoting import quoted
 from gpuwright.refusals import HostError
 
 SCHEMA = 2
@@ -133,7 +134,7 @@ class Host:
         gpus = root.child("gpus")
         status = gpus.get("status", str)
         if status not in GPU_STATUSES:
-            raise HostError(f"gpus.status: {status!r} is none of {', '.join(GPU_STATUSES)}")
+            raise HostError(f"gpus.status: {quoted(status)} is none of {', '.join(GPU_STATUSES)}")
         system, python, cpu = root.child("os"), root.child("python"), root.child("cpu")
         memory, systemd, ours = root.child("memory"), root.child("systemd"), root.child("ours")
         virtualization = root.get("virtualization", str)

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpuwright.catalogue import nearest
 from gpuwright.cli import EXIT_OK, EXIT_REFUSED
 from gpuwright.kv_question import KvQuestion, read_kv_question
 from gpuwright.load import load_matrix
 from gpuwright.memory.cache import Cache
+from gpuwright.quoting import nearest, quoted
 from gpuwright.refusals import Reason, WantError, gib
 
 SWITCH = ("on", "off")
@@ -133,7 +133,7 @@ def read_numbers(arguments: argparse.Namespace) -> dict[str, Any]:
             return
         digits = str(text).replace("_", "").replace(",", "")
         if not digits.isdecimal() or not low <= int(digits) <= high:
-            faults.append(f"{_option(key)}: needs {low:,} to {high:,}, found {text!r}")
+            faults.append(f"{_option(key)}: needs {low:,} to {high:,}, found {quoted(text)}")
             return
         found[key] = int(digits)
 
@@ -146,14 +146,14 @@ def read_numbers(arguments: argparse.Namespace) -> dict[str, Any]:
         except ValueError:
             value = -1.0
         if not 0 <= value <= high or (key != "available_gib" and value == 0):
-            faults.append(f"{_option(key)}: needs {unit}, found {text!r}")
+            faults.append(f"{_option(key)}: needs {unit}, found {quoted(text)}")
             return
         found[key] = value
 
     def word(key: str, legal: Iterable[str]) -> None:
         text = getattr(arguments, key)
         if text not in legal:
-            faults.append(f"{_option(key)}: {text!r} is unknown{nearest(text, legal)}")
+            faults.append(f"{_option(key)}: {quoted(text)} is unknown{nearest(text, legal)}")
 
     whole("tensor_parallel_size", 1, 64)
     whole("max_model_len", 1, _MOST)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpuwright.catalogue import Matrix, nearest, resolve
+from gpuwright.catalogue import Matrix, resolve
 from gpuwright.engine_rows import MemoryModel, ReleaseRow
 from gpuwright.gpu_names import label
 from gpuwright.memory import cache, sglang, vllm
@@ -16,6 +16,7 @@ from gpuwright.memory.llama_cpp_rates import GPU_RUNTIME_BYTES, rates
 from gpuwright.memory.pool import Pool, measured_pool, pool
 from gpuwright.memory.request import GIB, MIB, DeviceMemory, MemoryRequest
 from gpuwright.model_rows import CheckpointRow, ModelRow
+from gpuwright.quoting import nearest, quoted
 from gpuwright.refusals import Needs, Reason, WantError, gib
 from gpuwright.site import VISIBLE_PERCENT
 from gpuwright.versions import within
@@ -199,18 +200,15 @@ def _release(arguments: argparse.Namespace, matrix: Matrix) -> tuple[ReleaseRow,
         (name for name in matrix.engines if name.casefold() == arguments.engine.casefold()), None
     )
     if engine is None:
-        raise WantError(
-            f"--engine: {arguments.engine!r} is unknown{nearest(arguments.engine, matrix.engines)}"
-        )
+        near = nearest(arguments.engine, matrix.engines)
+        raise WantError(f"--engine: {quoted(arguments.engine)} is unknown{near}")
     rows = [row for row in matrix.releases if row.engine == engine]
     release = rows[0]
     if arguments.release is not None:
         found = [row for row in rows if row.release == arguments.release]
         if not found:
-            names = [row.release for row in rows]
-            raise WantError(
-                f"--release: {engine} {arguments.release!r} is unknown; known: {', '.join(names)}"
-            )
+            near = nearest(arguments.release, [row.release for row in rows])
+            raise WantError(f"--release: {engine} {quoted(arguments.release)} is unknown{near}")
         release = found[0]
     if release.memory_model is MemoryModel.UNKNOWN:
         known = dict.fromkeys(

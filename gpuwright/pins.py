@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwright.catalogue import Matrix, find, nearest, resolve
+from gpuwright.catalogue import Matrix, find, resolve
 from gpuwright.engine_rows import BuildTagRow, ReleaseRow
 from gpuwright.feature_rows import FeatureKind, FeatureRow
 from gpuwright.host import Gpu, Host
 from gpuwright.model_rows import CheckpointRow, ModelRow
+from gpuwright.quoting import nearest, quoted
 from gpuwright.refusals import WantError
 from gpuwright.rows import WorkloadRow
 from gpuwright.want import Want
@@ -56,9 +57,9 @@ def resolve_pins(want: Want, matrix: Matrix) -> Pins:
         end = nearest(name, sorted(set(words.values())))
         owners = _owners(matrix, key, name)
         if owners:
-            faults.append(f"{key}: {name!r} is of {' and '.join(owners)}, not {engine}{end}")
+            faults.append(f"{key}: {quoted(name)} is of {' and '.join(owners)}, not {engine}{end}")
         else:
-            faults.append(f"{key}: {name!r} is unknown{end}")
+            faults.append(f"{key}: {quoted(name)} is unknown{end}")
         return None
 
     auto_model = want.model.casefold() == AUTO
@@ -115,7 +116,7 @@ def resolve_pins(want: Want, matrix: Matrix) -> Pins:
             end = nearest(want.checkpoint, [row.id for row in candidates])
             owners = [each.id for each in matrix.models if find(each.weights, want.checkpoint)]
             what = f"of {' and '.join(owners)}, not {want.model}" if owners else "unknown"
-            faults.append(f"checkpoint: {want.checkpoint!r} is {what}{end}")
+            faults.append(f"checkpoint: {quoted(want.checkpoint)} is {what}{end}")
         else:
             models = tuple(model for model in models if checkpoint in model.checkpoints)
     workload = None
@@ -177,7 +178,7 @@ def pinned_gpus(host: Host, want: Want) -> tuple[Gpu, ...]:
             found.append(by_name[name])
         else:
             names = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in host.gpus) or "no card"
-            faults.append(f"gpus: {name!r} is not on this node, which has {names}")
+            faults.append(f"gpus: {quoted(name)} is not on this node, which has {names}")
     if len({gpu.uuid for gpu in found}) < len(found):
         faults.append("gpus: names a card twice")
     if faults:

@@ -171,6 +171,11 @@ class Plan:
         return is_loopback(self.bind)
 
 
+def shown_address(address: str) -> str:
+    """An address or host name as a URL, or an ssh forwarding, wants it before a port."""
+    return f"[{address}]" if ":" in address else address
+
+
 def is_loopback(address: str) -> bool:
     """Whether an IP address is the machine's own: all of 127.0.0.0/8, and ::1."""
     return ip_address(address).is_loopback

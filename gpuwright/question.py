@@ -13,6 +13,8 @@ from gpuwright.catalogue import Matrix
 from gpuwright.explain import explain_host
 from gpuwright.host import Host
 from gpuwright.load import load_matrix
+from gpuwright.quoting import clipped, quoted
+from gpuwright.reading import read_file
 from gpuwright.refusals import HostError, WantError
 from gpuwright.sketch import UNSAID, read_sketch
 from gpuwright.sketch_values import KEYS as SKETCH_KEYS
@@ -23,8 +25,6 @@ from gpuwright.want import KEYS, Want
 _TEXTS = frozenset(("release", "build_tag", "driver", "distro", "python"))
 """Keys whose value is text however much it looks like a number."""
 _FACT = "facts.node.Node"
-MOST_BYTES = 16 * 2**20
-"""Larger files are none of a node or a want."""
 _HELP = {
     "driver": 'version of the driver: "570", "580.95.05"',
     "distro": "debian-12, ubuntu-24.04, ...",
@@ -190,14 +190,14 @@ def read_pins(arguments: argparse.Namespace) -> dict[str, Any]:
         if separator:
             entries.append((key.strip(), _value(key.strip(), text)))
         else:
-            faults.append(f"--pin {entry}: needs KEY=VALUE")
+            faults.append(f"--pin {clipped(entry)}: needs KEY=VALUE")
     for key in ("model", "workload"):
         if getattr(arguments, key, None) is not None:
             entries.append((key, getattr(arguments, key)))
     found: dict[str, Any] = {}
     for key, value in entries:
         if key in found and found[key] != value:
-            faults.append(f"{key}: pinned twice, to {found[key]!r} and to {value!r}")
+            faults.append(f"{key}: pinned twice, to {quoted(found[key])} and to {quoted(value)}")
         found[key] = value
     if faults:
         raise WantError(*faults)
@@ -215,23 +215,16 @@ def _value(key: str, text: str) -> Any:
 
 def _read_file(path: Path) -> object:
     """The data of a JSON or YAML file; ValueError with a sentence where it is neither."""
-    try:
-        if path.exists() and not path.is_file():
-            raise ValueError("is not a regular file")
-        if path.exists() and path.stat().st_size > MOST_BYTES:
-            raise ValueError(f"has more than {MOST_BYTES:,} bytes")
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ValueError(error.strerror) from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"is not text: {error.reason} at byte {error.start}") from error
+    text = read_file(path)
     if text.lstrip()[:1] in ("{", "["):
         try:
             data: object = json.loads(text, object_pairs_hook=_unique)
         except json.JSONDecodeError as error:
             # Flow mappings of YAML begin alike; where it is neither, this is what to say.
             said = f"not JSON: {error}"
-        except (RecursionError, ValueError) as error:
+        except RecursionError as error:
+            raise ValueError("not JSON: is nested too deep") from error
+        except ValueError as error:
             raise ValueError(f"not JSON: {error}") from error
         else:
             return data
@@ -248,6 +241,6 @@ def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"key {key!r} stands twice")
+            raise ValueError(f"key {quoted(key)} stands twice")
         found[key] = value
     return found

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gpuwright.plan import Rejection
+from gpuwright.quoting import sentence
 
 GIB = 2**30
 GIST = 4
@@ -25,8 +26,8 @@ class _FaultsError(Exception):
     """An error that carries every fault found, one sentence each."""
 
     def __init__(self, *faults: str) -> None:
-        self.faults = tuple(faults)
-        super().__init__("; ".join(faults))
+        self.faults = tuple(sentence(fault) for fault in faults)
+        super().__init__("; ".join(self.faults))
 
 
 class MatrixError(_FaultsError):
@@ -39,6 +40,10 @@ class WantError(_FaultsError):
 
 class HostError(_FaultsError):
     """The node document is not one that the probe writes."""
+
+
+class NoAnswerError(_FaultsError):
+    """A node cannot be asked, or what it says is no record of ours."""
 
 
 class Reason(Protocol):

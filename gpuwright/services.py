@@ -9,6 +9,7 @@ from gpuwright.catalogue import Matrix
 from gpuwright.host import Gpu, Host
 from gpuwright.pins import pinned_gpus
 from gpuwright.plan import Plan
+from gpuwright.quoting import quoted
 from gpuwright.refusals import Refusal, WantError
 from gpuwright.selection import decide, reaches_its_context
 from gpuwright.want import Want
@@ -131,7 +132,7 @@ def _check(host: Host, wants: Sequence[Want]) -> None:
         for want in wants:
             value = getattr(want, key)
             if value in seen:
-                faults.append(f"{key}: {value!r} stands for two services of one node")
+                faults.append(f"{key}: {quoted(value)} stands for two services of one node")
             seen.add(value)
     owners: dict[str, str] = {}
     for want in wants:

@@ -5,16 +5,16 @@ A sketch takes the way of a node that was looked at, so that nothing is decided 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpuwright.catalogue import Matrix
 from gpuwright.host import SCHEMA
 from gpuwright.layout import Layout
+from gpuwright.quoting import clipped, nearest
 from gpuwright.refusals import HostError, WantError
 from gpuwright.rows import DistroRow
-from gpuwright.sketch_values import ENVIRONMENTS, GIB, KEYS, NO_GPUS, Card, shown
+from gpuwright.sketch_values import ENVIRONMENTS, GIB, KEYS, NO_GPUS, Card
 from gpuwright.versions import parse_version
 
 UNSAID = ": assumed, the sketch does not say"
@@ -43,9 +43,7 @@ def read_sketch(
     said: dict[str, Any] = {}
     for key, value in data.items():
         if key not in KEYS:
-            near = difflib.get_close_matches(str(key), KEYS, n=1)
-            end = f"; nearest: {near[0]}" if near else f"; known: {', '.join(KEYS)}"
-            faults.append(f"{shown(key)}: unknown key{end}")
+            faults.append(f"{clipped(key)}: unknown key{nearest(key, KEYS)}")
         elif value is not None:
             try:
                 said[key] = KEYS[key](value, matrix)

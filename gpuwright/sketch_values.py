@@ -5,15 +5,14 @@ The text of the ValueError reads behind the key's name and a colon.
 
 from __future__ import annotations
 
-import difflib
 import re
-import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpuwright.catalogue import Matrix, nearest
+from gpuwright.catalogue import Matrix
 from gpuwright.gpu_names import is_size_of, label
+from gpuwright.quoting import clipped, nearest, quoted
 from gpuwright.refusals import WantError
 from gpuwright.rows import DistroRow, GpuRow
 from gpuwright.site import VISIBLE_PERCENT
@@ -44,11 +43,6 @@ class Card:
     row: GpuRow | None
     told_by: str | None = None
     """Why this card and no other of its name, where the name leaves it open."""
-
-
-def shown(value: object) -> str:
-    """A value from outside for a sentence; what it holds may be deep or without end."""
-    return reprlib.repr(value)
 
 
 def _read_gpus(value: object, matrix: Matrix) -> tuple[Card, ...]:
@@ -101,18 +95,18 @@ def _described(entry: object, matrix: Matrix) -> Card:
     """A card without a row, from its compute capability and memory; one that has a row may say them
     as its row does."""
     if not isinstance(entry, Mapping):
-        raise ValueError(f"needs a card's name, found {shown(entry)}")
+        raise ValueError(f"needs a card's name, found {quoted(entry)}")
     for key in entry:
         if key not in _CARD_KEYS:
-            raise ValueError(f"unknown key {shown(key)}; known: {', '.join(_CARD_KEYS)}")
+            raise ValueError(f"unknown key {quoted(key)}; known: {', '.join(_CARD_KEYS)}")
     for key in _CARD_KEYS:
         if key not in entry:
             raise ValueError(f"{key} missing, which a card without a row needs")
     name, capability = entry["name"], entry["compute_capability"]
     if not isinstance(name, str) or not name.strip() or not name.isprintable():
-        raise ValueError(f"name needs text, found {shown(name)}")
+        raise ValueError(f"name needs text, found {quoted(name)}")
     if not isinstance(capability, str) or not _CAPABILITY.fullmatch(capability):
-        raise ValueError(f'compute_capability needs text such as "8.6", found {shown(capability)}')
+        raise ValueError(f'compute_capability needs text such as "8.6", found {quoted(capability)}')
     total = int(_read_gib(entry["memory_gib"]) * GIB)
     listed = matrix.gpu_index.called(name)
     if listed:
@@ -134,8 +128,8 @@ def _as_described(
     row = min(listed, key=lambda row: abs(row.memory_mib * MIB - total_bytes))
     if row.compute_capability != capability:
         raise ValueError(
-            f"compute_capability of {name} needs {row.compute_capability!r} (row {row.id}), found "
-            f"{capability!r}; a card that is not this one needs another name"
+            f"compute_capability of {clipped(name)} needs {row.compute_capability!r} (row {row.id}), found "
+            f"{quoted(capability)}; a card that is not this one needs another name"
         )
     if is_size_of(total_bytes, row):
         return row
@@ -151,25 +145,25 @@ def _read_version(value: object, _matrix: Matrix) -> str:
         value = str(value)
     if not isinstance(value, str) or not _VERSION.fullmatch(value):
         quote = f"; quote it: {str(value)!r}" if isinstance(value, float) else ""
-        raise ValueError(f"needs a version as text, found {shown(value)}{quote}")
+        raise ValueError(f"needs a version as text, found {quoted(value)}{quote}")
     return value
 
 
 def _read_distro(value: object, matrix: Matrix) -> DistroRow:
     names = [row.id for row in matrix.distros]
     if not isinstance(value, str):
-        raise ValueError(f"needs one of {', '.join(names)}, found {shown(value)}")
+        raise ValueError(f"needs one of {', '.join(names)}, found {quoted(value)}")
     row = next((row for row in matrix.distros if row.id == value.casefold()), None)
     if row is None:
-        raise ValueError(f"{shown(value)} is unknown{nearest(value, names)} (distros.yaml)")
+        raise ValueError(f"{quoted(value)} is unknown{nearest(value, names)} (distros.yaml)")
     return row
 
 
 def _read_gib(value: object, _matrix: Matrix | None = None) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"needs a number of GiB, found {shown(value)}")
+        raise ValueError(f"needs a number of GiB, found {quoted(value)}")
     if not 0 < value <= _MOST_GIB:
-        raise ValueError(f"needs more than 0 and at most {_MOST_GIB:,} GiB, found {shown(value)}")
+        raise ValueError(f"needs more than 0 and at most {_MOST_GIB:,} GiB, found {quoted(value)}")
     return value
 
 
@@ -185,22 +179,20 @@ def _one_of(words: Iterable[str]) -> Callable[[object, Matrix], str]:
     def read(value: object, _matrix: Matrix) -> str:
         if isinstance(value, str) and value in words:
             return value
-        near = difflib.get_close_matches(value, words, n=1) if isinstance(value, str) else []
-        end = f"; nearest: {near[0]}" if near else ""
-        raise ValueError(f"{shown(value)} is none of {', '.join(words)}{end}")
+        raise ValueError(f"{quoted(value)} is unknown{nearest(value, words)}")
 
     return read
 
 
 def _read_switch(value: object, _matrix: Matrix) -> bool:
     if type(value) is not bool:
-        raise ValueError(f"needs true or false, found {shown(value)}")
+        raise ValueError(f"needs true or false, found {quoted(value)}")
     return value
 
 
 def _read_threads(value: object, _matrix: Matrix) -> int:
     if type(value) is not int or not 1 <= value <= _MOST_THREADS:
-        raise ValueError(f"needs 1 to {_MOST_THREADS:,}, found {shown(value)}")
+        raise ValueError(f"needs 1 to {_MOST_THREADS:,}, found {quoted(value)}")
     return value
 
 

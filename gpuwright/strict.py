@@ -8,7 +8,6 @@ reason beside it, in `unknown: {key: reason}` or, for a download, in `unpinned`.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import types
 import typing
 from enum import StrEnum
@@ -17,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from gpuwright.quoting import clipped, kind, nearest, quoted
+from gpuwright.reading import read_file
 
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -36,7 +38,7 @@ class _Loader(_BASE):  # type: ignore[misc]
                 continue
             if key_node.value in seen:
                 line = key_node.start_mark.line + 1
-                self.duplicates.append(f"line {line}: key {key_node.value!r} stands twice")
+                self.duplicates.append(f"line {line}: key {quoted(key_node.value)} stands twice")
             seen.add(key_node.value)
         mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         return mapping
@@ -53,9 +55,9 @@ def read_yaml(path: Path, label: str, faults: list[str], *, foreign: bool = Fals
     `foreign` data is an operator's: aliases that unfold to a mountain are a fault, too.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        faults.append(f"{label}: {' '.join(str(error).split())}")
+        text = read_file(path)
+    except ValueError as error:
+        faults.append(f"{label}: {error}")
         return None
     return read_yaml_text(text, label, faults, foreign=foreign)
 
@@ -68,10 +70,24 @@ def read_yaml_text(text: str, label: str, faults: list[str], *, foreign: bool = 
         if foreign and _unfolded(data, {}) > _MOST_VALUES:
             raise ValueError(f"aliases unfold to more than {_MOST_VALUES:,} values")
     except (yaml.YAMLError, *_SCALAR_ERRORS) as error:
-        faults.append(f"{label}: {' '.join(str(error).split())}")
+        faults.append(f"{label}: {_why_no_yaml(error)}")
         return None
     faults.extend(f"{label} {duplicate}" for duplicate in loader.duplicates)
     return data
+
+
+def _why_no_yaml(error: Exception) -> str:
+    """What PyYAML complains of in one line, with the place where it says one."""
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
+        return place + clipped(error.problem or error.context or "is no YAML")
+    if isinstance(error, yaml.reader.ReaderError):
+        return f"position {error.position}: has a character that YAML does not allow"
+    if isinstance(error, RecursionError):
+        return "is nested too deep"
+    why = f": {clipped(error)}" if type(error) is ValueError else ""
+    return f"holds a value that is not what its form or tag says{why}"
 
 
 def _unfolded(value: Any, sizes: dict[int, float]) -> float:
@@ -102,14 +118,13 @@ def _schema(row: type) -> tuple[dict[str, Any], frozenset[str]]:
 def read_row(row: type, data: Any, path: str, faults: list[str]) -> Any:
     """An instance of the dataclass `row` from `data`, or None when anything in it is wrong."""
     if not isinstance(data, dict):
-        faults.append(f"{path}: {_kind(data)} where a mapping is needed")
+        faults.append(f"{path}: needs a mapping, found {kind(data)}")
         return None
     before = len(faults)
     hints, required = _schema(row)
     for key in data:
         if key not in hints:
-            near = difflib.get_close_matches(str(key), hints, n=1)
-            faults.append(f"{path}.{key}: unknown key" + (f"; nearest: {near[0]}" if near else ""))
+            faults.append(f"{path}.{clipped(key)}: unknown key{nearest(key, hints)}")
     faults.extend(f"{path}.{key}: missing" for key in hints if key in required and key not in data)
     values = {}
     for key, hint in hints.items():
@@ -143,7 +158,7 @@ def _null_has_reason(hints: dict[str, Any], data: dict[str, Any], key: str) -> b
 def _read(hint: Any, value: Any, path: str, faults: list[str]) -> Any:
     if type(value) is hint:
         if hint is str and not value.isprintable():
-            faults.append(f"{path}: {value!r} has characters that do not print")
+            faults.append(f"{path}: {quoted(value)} has characters that do not print")
         return value
     origin, arguments = _parts(hint)
     if origin in (types.UnionType, typing.Union):
@@ -154,11 +169,11 @@ def _read(hint: Any, value: Any, path: str, faults: list[str]) -> Any:
             return _read(choices[0], value, path, faults)
         if type(value) in choices:
             return value
-        faults.append(f"{path}: {_kind(value)} where {' or '.join(c.__name__ for c in choices)}")
+        faults.append(f"{path}: needs {' or '.join(map(kind, choices))}, found {_shown(value)}")
         return None
     if origin is tuple:
         if not isinstance(value, list):
-            faults.append(f"{path}: {_kind(value)} where a list is needed")
+            faults.append(f"{path}: needs a list, found {_shown(value)}")
             return None
         return tuple(
             _read(arguments[0], item, f"{path}[{index}]", faults)
@@ -166,11 +181,11 @@ def _read(hint: Any, value: Any, path: str, faults: list[str]) -> Any:
         )
     if origin is dict:
         if not isinstance(value, dict):
-            faults.append(f"{path}: {_kind(value)} where a mapping is needed")
+            faults.append(f"{path}: needs a mapping, found {_shown(value)}")
             return None
         return {
-            _read(str, key, f"{path}.{key}", faults): _read(
-                arguments[1], item, f"{path}.{key}", faults
+            _read(str, key, f"{path}.{clipped(key)}", faults): _read(
+                arguments[1], item, f"{path}.{clipped(key)}", faults
             )
             for key, item in value.items()
         }
@@ -184,18 +199,15 @@ def _read_scalar(hint: type, value: Any, path: str, faults: list[str]) -> Any:
         words = [member.value for member in hint]
         if value in words:
             return hint(value)
-        near = difflib.get_close_matches(str(value), words, n=1)
-        faults.append(
-            f"{path}: {value!r} is none of {', '.join(words)}"
-            + (f"; nearest: {near[0]}" if near else "")
-        )
+        faults.append(f"{path}: {quoted(value)} is unknown{nearest(value, words)}")
         return None
     if hint is str and value is not None and not isinstance(value, (list, dict)):
-        faults.append(f"{path}: {value!r} must be quoted, YAML reads it as {_kind(value)}")
+        faults.append(f"{path}: {quoted(value)} must be quoted, YAML reads it as {kind(value)}")
     else:
-        faults.append(f"{path}: {_kind(value)} where {hint.__name__} is needed")
+        faults.append(f"{path}: needs {kind(hint)}, found {_shown(value)}")
     return None
 
 
-def _kind(value: Any) -> str:
-    return "null" if value is None else f"{type(value).__name__}"
+def _shown(value: Any) -> str:
+    """What stands there: the sort of a value that has parts, any other as it is."""
+    return kind(value) if value is None or isinstance(value, (list, dict)) else quoted(value)

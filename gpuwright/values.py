@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from gpuwright.quoting import quoted
+
 NO_GPUS = "none"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]{0,127}", re.ASCII)
 _SERVICE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?", re.ASCII)
@@ -42,7 +44,7 @@ _SYSTEM = (
 
 def read_text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"needs text, found {type(value).__name__} {value!r}; quote it")
+        raise ValueError(f"needs text, found {quoted(value)}; quote it")
     if not value or not value.isprintable():
         raise ValueError("needs text without control characters")
     return value
@@ -51,8 +53,8 @@ def read_text(value: object) -> str:
 def read_name(value: object) -> str:
     if not _NAME.fullmatch(read_text(value)):
         raise ValueError(
-            f"{value!r} needs 1 to 128 letters, digits and . _ / + -, the first of them a letter "
-            "or a digit"
+            f"{quoted(value)} needs 1 to 128 letters, digits and . _ / + -, the first of them a "
+            "letter or a digit"
         )
     return str(value)
 
@@ -60,7 +62,7 @@ def read_name(value: object) -> str:
 def read_service(value: object) -> str:
     if not _SERVICE.fullmatch(read_text(value)):
         raise ValueError(
-            f"{value!r} needs 1 to 32 of a-z, 0-9 and -, with no - at the beginning or the end"
+            f"{quoted(value)} needs 1 to 32 of a-z, 0-9 and -, with no - at either end"
         )
     return str(value)
 
@@ -68,7 +70,7 @@ def read_service(value: object) -> str:
 def read_whole(low: int, high: int) -> Callable[[object], int]:
     def check(value: object) -> int:
         if type(value) is not int:
-            raise ValueError(f"needs a whole number, found {type(value).__name__} {value!r}")
+            raise ValueError(f"needs a whole number, found {quoted(value)}")
         if not low <= value <= high:
             raise ValueError(f"needs {low:,} to {high:,}, found {value:,}")
         return value
@@ -78,7 +80,7 @@ def read_whole(low: int, high: int) -> Callable[[object], int]:
 
 def read_switch(value: object) -> bool:
     if type(value) is not bool:
-        raise ValueError(f"needs on or off, found {type(value).__name__} {value!r}")
+        raise ValueError(f"needs on or off, found {quoted(value)}")
     return value
 
 
@@ -110,12 +112,12 @@ def read_speculative(value: object) -> SpeculativeWant:
             drafter=None if drafter is None else read_name(drafter),
         )
     if not isinstance(value, str):
-        raise ValueError(f"needs off, a method or method:tokens, found {value!r}")
+        raise ValueError(f"needs off, a method or method:tokens, found {quoted(value)}")
     method, separator, count = value.partition(":")
     if not separator:
         return SpeculativeWant(method=read_name(method))
     if not count.isascii() or not count.isdigit() or len(count) > len(str(_MOST_DRAFT_TOKENS)):
-        raise ValueError(f"{value!r} needs a whole number of tokens behind the colon")
+        raise ValueError(f"{quoted(value)} needs a whole number of tokens behind the colon")
     return SpeculativeWant(
         method=read_name(method), tokens=read_whole(1, _MOST_DRAFT_TOKENS)(int(count))
     )
@@ -140,7 +142,7 @@ def read_gpus(value: object) -> tuple[str, ...]:
     names = []
     for entry in value:
         if isinstance(entry, bool) or not _GPU.fullmatch(str(entry)):
-            raise ValueError(f"{entry!r} is neither an index nor a UUID")
+            raise ValueError(f"{quoted(entry)} is neither an index nor a UUID")
         names.append(str(entry))
     if len(set(names)) < len(names):
         raise ValueError("names a card twice")
@@ -155,13 +157,13 @@ def read_address(value: object) -> str:
         # A scope after % could be any text, and stands in the unit and in URLs.
         return str(ipaddress.ip_address(text if "%" not in text else ""))
     except ValueError:
-        raise ValueError(f"{text!r} is not an IP address") from None
+        raise ValueError(f"{quoted(text)} is not an IP address") from None
 
 
 def read_node_path(value: object) -> str:
     text = read_text(str(value) if isinstance(value, Path) else value)
     if not text.startswith("/") or ".." in text.split("/"):
-        raise ValueError(f"{text!r} is not an absolute path")
+        raise ValueError(f"{quoted(text)} is not an absolute path")
     return "/" + "/".join(part for part in text.split("/") if part not in ("", "."))
 
 
@@ -170,9 +172,9 @@ def read_directory(value: object) -> str:
     for place in (*_EMPTIED, *_NOT_ON_DISK):
         if f"{path}/".startswith(f"{place}/"):
             fault = "is not on a disk" if place in _NOT_ON_DISK else "is emptied by the system"
-            raise ValueError(f"{path!r} cannot be kept: {place} {fault}")
+            raise ValueError(f"{quoted(path)} cannot be kept: {place} {fault}")
     if path in _SYSTEM:
-        raise ValueError(f"{path!r} is the system's own, needs a directory below it")
+        raise ValueError(f"{quoted(path)} is the system's own, needs a directory below it")
     return path
 
 
@@ -181,7 +183,7 @@ def read_local_path(value: object) -> Path:
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise ValueError(f"{text!r}: no such user's home") from None
+        raise ValueError(f"{quoted(text)}: no such user's home") from None
 
 
 def read_url(value: object) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuwright.layout import Layout
+from gpuwright.quoting import clipped, nearest, quoted
+from gpuwright.reading import read_file
 from gpuwright.refusals import WantError
 from gpuwright.values import (
     SpeculativeWant,
@@ -84,7 +85,7 @@ class Want:
         values: dict[str, Any] = {}
         for key, value in data.items():
             if key not in _CHECKS:
-                faults.append(f"{key}: unknown key{_nearest_key(str(key))}")
+                faults.append(f"{clipped(key)}: unknown key{nearest(key, _CHECKS)}")
                 continue
             if value is None:
                 continue
@@ -97,8 +98,8 @@ class Want:
         want = cls(**values)
         if f"{want.model_store}/".startswith(f"{want.cache}/"):
             raise WantError(
-                f"model_store: {want.model_store!r} is inside the cache {want.cache!r}, which may "
-                "be removed at any time"
+                f"model_store: {quoted(want.model_store)} is inside cache {quoted(want.cache)}, "
+                "which may be removed at any time"
             )
         return want
 
@@ -107,11 +108,9 @@ class Want:
         if self.hub_token_file is None:
             return None
         try:
-            text = self.hub_token_file.read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise WantError(f"hub_token_file: {self.hub_token_file}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise WantError(f"hub_token_file: {self.hub_token_file}: is not text") from error
+            text = read_file(self.hub_token_file).strip()
+        except ValueError as error:
+            raise WantError(f"hub_token_file: {self.hub_token_file}: {error}") from error
         # Not quoted: it is a secret.
         if not _TOKEN.fullmatch(text):
             raise WantError(
@@ -126,11 +125,6 @@ class Want:
     @property
     def layout(self) -> Layout:
         return Layout(model_store=self.model_store, cache=self.cache)
-
-
-def _nearest_key(key: str) -> str:
-    near = difflib.get_close_matches(key, _CHECKS, n=1)
-    return f"; nearest: {near[0]}" if near else f"; known: {', '.join(_CHECKS)}"
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {

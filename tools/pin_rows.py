@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from gpuwright.catalogue import nearest
 from gpuwright.load import load_matrix
+from gpuwright.quoting import nearest
 from gpuwright.refusals import MatrixError, WantError
 from tools.pin_hub import PinnedFile
 

@@ -8,6 +8,7 @@ import socket
 import time
 from typing import Any
 
+from gpuwright.onnode.listeners import place as listening_place
 from gpuwright.onnode.listeners import reached, stranger
 from gpuwright.onnode.outcome import clean
 
@@ -41,10 +42,9 @@ def exchange(
     of a whole look at a node.
     """
     deadline = time.monotonic() + seconds
-    shown = f"[{host}]" if ":" in host else host
     head = [
         f"{'GET' if body is None else 'POST'} {path} HTTP/1.0",
-        f"Host: {shown}:{port}",
+        f"Host: {listening_place(host, port)}",
         "Accept: application/json",
         "Connection: close",
     ]
@@ -96,7 +96,7 @@ def health(
     """
     found = dict(NO_HEALTH)
     address, port = loopback(place[0]), place[1]
-    shown = f"{address}:{port}"
+    shown = listening_place(address, port)
     found["error"] = stranger(heard, address, port, unit)
     if found["error"] is None and not reached(heard or [], address, port):
         found["error"] = f"nothing listens on {shown}"

@@ -97,14 +97,19 @@ def _mapped(address: str) -> str:
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
 
 
+def place(address: str, port: int) -> str:
+    """An address with its port, as a URL or an HTTP header has them."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
 def stranger(heard: list[dict[str, Any]] | None, address: str, port: int, unit: str) -> str | None:
     """Who else than `unit` a connection would reach, for people; None: the unit, or nobody."""
     if heard is None:
-        return f"who listens on {address}:{port} cannot be told"
+        return f"who listens on {place(address, port)} cannot be told"
     for row in reached(heard, address, port):
         if row["unit"] != unit:
             if row["pid"] is None:
-                return f"who listens on {address}:{port} cannot be told"
+                return f"who listens on {place(address, port)} cannot be told"
             placed = f"pid {row['pid']}" + (f", {row['unit']}" if row["unit"] else "")
             return f"port {port} is held by {row['process']} ({placed}), not by {unit}"
     return None

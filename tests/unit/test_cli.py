@@ -1,5 +1,6 @@
 import itertools
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -87,9 +88,10 @@ def test_a_fault_in_a_file_names_the_file(tmp_path, capsys):
     path = tmp_path / "sketch.yaml"
     path.write_text("gpus: [RTX 3090]\ndriver: 5x\ngpu: 3\n")
     assert main(["explain", "--host", str(path)]) == 2
+    known = ", ".join(sketch_values.KEYS)
     assert capsys.readouterr().err.splitlines() == [
         f"gpuwright: {path}: driver: needs a version as text, found '5x'",
-        f"gpuwright: {path}: 'gpu': unknown key; nearest: gpus",
+        f"gpuwright: {path}: gpu: unknown key; nearest: gpus; known: {known}",
     ]
 
 
@@ -341,10 +343,75 @@ def test_the_version_is_shown(capsys):
     assert capsys.readouterr().out.startswith("gpuwright 0.")
 
 
-def test_an_unknown_command_exits_2():
-    with pytest.raises(SystemExit) as caught:
-        main(["explode"])
-    assert caught.value.code == 2
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["explian"], "command: 'explian' is unknown; nearest: explain; known: explain, fits, kv"),
+        ([], "the following arguments are required: COMMAND; `gpuwright --help` says"),
+        (["kv"], "the following arguments are required: --model, --engine; `gpuwright kv --help`"),
+        (["fits", "--gpus=3090"], "'--gpus': unknown option of fits; nearest: --gpu"),
+        (["gpus", "3090"], "'3090': no argument of gpus; `gpuwright gpus --help` lists them"),
+        (["fits", "--gpu"], "argument --gpu: expected one argument; `gpuwright fits --help`"),
+        (["gpus", "\x1b[31m"], "'\\x1b[31m': no argument of gpus"),
+        (["gpus", "x" * 5000], f"'{'x' * 37}...{'x' * 38}': no argument of gpus"),
+    ],
+)
+def test_words_that_no_command_takes_exit_2_and_are_named(capsys, words, fault):
+    assert main(words) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"gpuwright: {fault}")
+    assert len(said.err.splitlines()) == 1
+    assert said.err.rstrip("\n").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "kind"),
+    [
+        (["explode"], 2, "bad input"),
+        (["explain"], 2, "bad input"),
+        (["fits", "--gpu", "RTX 3091"], 2, "bad input"),
+        (["kv", "--model", "x"], 2, "bad input"),
+        (["models", "--extra-models", "/nowhere"], 2, "bad input"),
+        (["gpus", "--jsn"], 2, "bad input"),
+        (["connect", "a b"], 2, "bad input"),
+    ],
+)
+def test_a_machine_reads_its_faults_as_json(capsys, words, status, kind):
+    assert main([*words, "--json"]) == status
+    said = capsys.readouterr()
+    answer = json.loads(said.out)
+    assert (answer["verdict"], answer["kind"]) == ("error", kind)
+    assert said.err == "".join(f"gpuwright: {fault}\n" for fault in answer["faults"])
+    assert main(words) == status
+    assert capsys.readouterr().out == ""
+
+
+WRITERS = ["--help", "explain --gpu 3090 --model smollm2 --json", "gpus", "kv --json"]
+
+
+@pytest.mark.parametrize("words", WRITERS)
+@pytest.mark.parametrize(
+    ("to", "status", "said"),
+    [
+        ("> /dev/full", 1, "gpuwright: standard output: No space left on device\n"),
+        (">&-", 1, "gpuwright: standard output: is closed\n"),
+        ("| true", 141, ""),
+        ("> /dev/full 2>&1", 1, ""),
+    ],
+)
+def test_an_answer_that_nobody_can_read_is_one_sentence(words, to, status, said):
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    # The reader has gone before anything is written.
+    command = f"{sys.executable} -m gpuwright {words}"
+    before = "sleep 0.2; " if to.startswith("|") else ""
+    script = f'({before}{command}; echo "status $?" >&2) {to}'
+    script = script if to.startswith("|") else f'{command} {to}; echo "status $?" >&2'
+    found = subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, check=False, env=env
+    )
+    assert found.stderr.endswith(f"status {status}\n")
+    assert found.stderr.removesuffix(f"status {status}\n") == said
 
 
 def test_models_and_gpus_list_the_catalogue(capsys):
@@ -363,3 +430,10 @@ def test_models_as_json_say_what_is_published_and_what_is_assumed(capsys):
     assert rows["qwen3.6-27b-nvfp4"]["assumed"]
     assert rows["qwen3.6-27b-gptq"]["max_bytes"] is None
     assert rows["qwen3.6-27b-dflash"]["role"] == "drafter"
+
+
+def test_an_address_with_colons_stands_in_brackets(capsys):
+    assert main(["explain", "--host", CPU, "--pin", "bind=::1", "--model", "smollm2"]) == 0
+    shown = capsys.readouterr().out
+    assert "serves     SmolLM2-135M-Instruct at [::1]:8080\n" in shown
+    assert "  --host ::1\n" in shown

@@ -263,7 +263,7 @@ def test_record_that_no_deploy_writes_is_refused_with_its_key(
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith(
-        f"gpuwright connect: box: /var/lib/gpuwright/plans/llm.json: {next(iter(record))}: "
+        f"gpuwright: box: /var/lib/gpuwright/plans/llm.json: {next(iter(record))}: "
     )
     assert len(said.err.splitlines()) == 1
     assert "\x1b" not in said.err

@@ -174,7 +174,10 @@ def test_a_cache_without_a_formula_is_answered_where_it_was_measured(capsys):
         ),
         (
             "--model qwen3.6-27b --engine vlm --available-gib 1",
-            ["--engine: 'vlm' is unknown; nearest: vllm"],
+            [
+                "--engine: 'vlm' is unknown; nearest: vllm; known: exllamav3, ik_llama.cpp, "
+                "ktransformers, llama.cpp, sglang, tensorrt-llm, vllm"
+            ],
         ),
         (
             "--model qwen3.6-27b --engine vllm --kv-cache-dtype fp9_e4m3 --available-gib 1",

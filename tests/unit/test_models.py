@@ -132,7 +132,7 @@ def test_a_checkpoint_without_a_figure_has_no_size(tmp_path: Path) -> None:
         ({"role": "drafter"}, ".drafts: stands exactly where role is drafter"),
         ({"role": "projector"}, ".checkpoints: none of them has the role weights"),
         ({"unverified": ["speed"]}, ".unverified[0]: the row has no key 'speed'"),
-        ({"confidence": "sure"}, ".confidence: 'sure' is none of verified"),
+        ({"confidence": "sure"}, ".confidence: 'sure' is unknown; "),
     ],
 )
 def test_a_faulty_checkpoint_is_refused(

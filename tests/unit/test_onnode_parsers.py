@@ -110,6 +110,7 @@ def test_whoever_is_not_the_unit_is_a_stranger_and_so_is_who_cannot_be_told():
     untold = "who listens on 127.0.0.1:80 cannot be told"
     assert who(row("127.0.0.1"), row("127.0.0.1", None, None)) == untold
     assert stranger(None, "127.0.0.1", 80, "a.service") == untold
+    assert stranger(None, "::1", 80, "a.service") == "who listens on [::1]:80 cannot be told"
 
 
 def test_a_process_belongs_to_the_innermost_service():

@@ -134,7 +134,7 @@ def test_a_wrong_expectation_fails():
 @pytest.mark.parametrize(
     ("before", "after", "fault"),
     [
-        ("verdict: kept", "verdict: true", "is none of kept, narrowed, replaced"),
+        ("verdict: kept", "verdict: true", "is unknown; known: kept, narrowed, replaced"),
         ("{feature: paged-kv-cache, engine: vllm, grade: full}", "{feature: mtp}", "stands with"),
         ("id: kernel-mla", "id: kernel-triton", "stands twice"),
     ],
