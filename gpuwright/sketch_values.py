@@ -128,8 +128,8 @@ def _as_described(
     row = min(listed, key=lambda row: abs(row.memory_mib * MIB - total_bytes))
     if row.compute_capability != capability:
         raise ValueError(
-            f"compute_capability of {clipped(name)} needs {row.compute_capability!r} (row {row.id}), found "
-            f"{quoted(capability)}; a card that is not this one needs another name"
+            f"compute_capability of {clipped(name)} needs {row.compute_capability!r} (row "
+            f"{row.id}), found {quoted(capability)}; a card that is not this one needs another name"
         )
     if is_size_of(total_bytes, row):
         return row
