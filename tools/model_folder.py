@@ -58,6 +58,9 @@ _QUANTIZATIONS: dict[str, dict[str, Any]] = {
     "mxfp4": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]},
 }
 
+_NESTED = {"gemma4_text": ("gemma4", "Gemma4ForConditionalGeneration")}
+"""Language models that are only published inside one that takes images."""
+
 
 def write(directory: Path, model: ModelRow, checkpoint: CheckpointRow) -> Path:
     """The folder of `checkpoint`, in `directory`; ValueError where nothing here describes it."""
@@ -74,6 +77,8 @@ def write(directory: Path, model: ModelRow, checkpoint: CheckpointRow) -> Path:
     if model.architecture.intermediate_size:
         common["intermediate_size"] = model.architecture.intermediate_size
     config = common | config
+    if config["model_type"] in _NESTED:
+        config = _nested(config)
     if checkpoint.quantization != "bf16":
         config["quantization_config"] = _quantization(checkpoint)
     folder = directory / checkpoint.id
@@ -90,6 +95,20 @@ def write(directory: Path, model: ModelRow, checkpoint: CheckpointRow) -> Path:
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content), encoding="utf-8")
     return folder
+
+
+def _nested(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of a model that takes images: that of its language model is inside."""
+    model_type, architecture = _NESTED[config["model_type"]]
+    inside = {key: value for key, value in config.items() if key != "architectures"}
+    return {
+        "model_type": model_type,
+        "architectures": [architecture],
+        "torch_dtype": config["torch_dtype"],
+        "tie_word_embeddings": config["tie_word_embeddings"],
+        "text_config": inside,
+        "vision_config": {"model_type": f"{model_type}_vision"},
+    }
 
 
 def _quantization(checkpoint: CheckpointRow) -> dict[str, Any]:
