@@ -12,6 +12,7 @@ from gpuwright.engine_rows import ReleaseRow
 from gpuwright.feature_rows import FeatureRow
 from gpuwright.gpu_names import GpuIndex, index_gpus
 from gpuwright.hazard_rows import HazardRow
+from gpuwright.lock_rows import ConstraintRow, LockRow
 from gpuwright.memory.terms import TermsRow
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.quoting import nearest, quoted
@@ -79,6 +80,8 @@ class Matrix:
     hazards: tuple[HazardRow, ...]
     workloads: tuple[WorkloadRow, ...]
     distros: tuple[DistroRow, ...]
+    locks: tuple[LockRow, ...]
+    constraints: tuple[ConstraintRow, ...]
     gpu_index: GpuIndex = field(init=False, repr=False)
     _by_id: dict[str, dict[str, Any]] = field(init=False, repr=False)
     """Rows of the kinds that deciding asks for by id, as it does for every candidate."""
@@ -100,6 +103,14 @@ class Matrix:
             if (row.engine, row.release) == (engine, release):
                 return row
         raise KeyError(f"{engine} {release}")
+
+    def lock(self, engine: str, release: str, tag: str, architecture: str) -> LockRow | None:
+        """What is installed of a build of a release, or None where nothing was locked."""
+        wanted = (engine, release, tag, architecture)
+        for row in self.locks:
+            if (row.engine, row.release, row.build_tag, row.architecture) == wanted:
+                return row
+        return None
 
     def distro(self, host: Host) -> DistroRow:
         """As `find_distro`, for a node that has a plan; KeyError for an unlisted one."""

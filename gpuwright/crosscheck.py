@@ -49,6 +49,7 @@ def cross_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
     yield from _feature_faults(matrix, labels)
     yield from _hazard_faults(matrix, labels)
     yield from _gpu_faults(matrix, labels)
+    yield from _lock_faults(matrix, labels)
     for cuda in matrix.cuda:
         path = labels[id(cuda)]
         for key in ("id", "min_driver", "native_driver"):
@@ -80,6 +81,24 @@ def cross_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
             path = f"{labels[id(workload)]}.routes[{index}]"
             yield from _dangling(f"{path}.order", route.order, matrix.engines)
             yield from _range(f"{path}.capabilities", route.capabilities)
+
+
+def _lock_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
+    yield from _twice("lock", [row.id for row in matrix.locks])
+    for lock in matrix.locks:
+        path = labels[id(lock)]
+        yield from _dangling(f"{path}.engine", [lock.engine], matrix.engines)
+        for release in matrix.releases:
+            if (release.engine, release.release) == (lock.engine, lock.release):
+                tags = [tag.tag for tag in release.build_tags]
+                yield from _dangling(f"{path}.build_tag", [lock.build_tag], tags)
+                for python in release.python:
+                    if (python in lock.python) == (python in lock.not_for):
+                        yield f"{path}.python: {python} stands in one of python, not_for"
+    for row in matrix.constraints:
+        path = labels[id(row)]
+        yield from _dangling(f"{path}.engine", [row.engine], matrix.engines)
+        yield from _range(f"{path}.releases", row.releases)
 
 
 def _gpu_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from gpuwright.crosscheck import cross_faults
 from gpuwright.engine_rows import ReleaseRow
 from gpuwright.feature_rows import FeatureRow
 from gpuwright.hazard_rows import HazardRow
+from gpuwright.lock_rows import ConstraintRow, LockRow
 from gpuwright.memory.terms import TermsRow
 from gpuwright.model_rows import ModelRow
 from gpuwright.refusals import MatrixError, WantError
@@ -43,6 +44,8 @@ FILES: dict[str, type] = {
     "hazards": HazardRow,
     "workloads": WorkloadRow,
     "distros": DistroRow,
+    "locks": LockRow,
+    "constraints": ConstraintRow,
 }
 """Field of Matrix and name of its file or directory of files -> what its rows are. Releases stand
 in engines/."""

@@ -116,18 +116,6 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ConstraintRow:
-    """A version that a lock must keep to, beyond what the engine's own metadata asks."""
-
-    engine: str
-    releases: str
-    package: str
-    specifier: str
-    because: str
-    sources: tuple[Claim, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class DifferenceRow:
     """Cells where our rows answer otherwise than the engine, and why we know better."""
 
@@ -145,11 +133,6 @@ def load_record(engine: str, release: str) -> Record:
     """The record of a release; MatrixError where there is none or it cannot be read."""
     record: Record = _read(f"{engine}-{release}.yaml", Record)
     return record
-
-
-@lru_cache(maxsize=1)
-def load_constraints() -> tuple[ConstraintRow, ...]:
-    return tuple(_read("constraints.yaml", ConstraintRow, listed=True))
 
 
 @lru_cache(maxsize=1)

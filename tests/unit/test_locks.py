@@ -1,0 +1,164 @@
+"""Locks: files and rows agree, hold one wheel a package and Python, and are published proven."""
+
+import dataclasses
+import hashlib
+from datetime import date
+
+import pytest
+import yaml
+from packaging.specifiers import SpecifierSet
+
+from gpuwright.load import load_matrix
+from gpuwright.lock_rows import LOCKS, LockRow
+from gpuwright.strict import read_row
+from tools import lock
+from tools.lock_resolve import (
+    LockInputs,
+    Wheel,
+    _rank,
+    _tags,
+    download_bytes,
+    lock_text,
+    locked_versions,
+)
+
+MATRIX = load_matrix()
+LOCKED = [row for row in MATRIX.locks if row.sha256]
+INPUTS = LockInputs(
+    engine="vllm",
+    release="0.33.0",
+    build_tag="cu130",
+    architecture="x86_64",
+    package="vllm",
+    glibc="2.31",
+    pythons=("3.11", "3.12"),
+    constraints=(),
+)
+
+
+def text_of(row: LockRow) -> str:
+    return (LOCKS / row.filename).read_text(encoding="utf-8")
+
+
+def test_every_file_has_a_row_with_its_hash():
+    assert {row.filename for row in LOCKED} == {path.name for path in LOCKS.glob("*.txt")}
+    for row in LOCKED:
+        assert hashlib.sha256(text_of(row).encode()).hexdigest() == row.sha256
+
+
+@pytest.mark.parametrize("row", LOCKED, ids=lambda row: row.id)
+def test_a_lock_holds_hashes_and_no_address(row):
+    text = text_of(row)
+    assert "://" not in text
+    pins = [line for line in text.splitlines() if line[0] not in " #"]
+    assert len(pins) >= row.packages
+    for line in text.replace("\\\n", "").splitlines():
+        assert line.startswith("#") or ("==" in line and "--hash=sha256:" in line), line
+
+
+@pytest.mark.parametrize("row", LOCKED, ids=lambda row: row.id)
+def test_a_lock_holds_its_release_and_keeps_to_the_constraints(row):
+    rows = lock.constraints_for(MATRIX.constraints, row.engine, row.release, row.build_tag)
+    for python in row.python:
+        versions = locked_versions(text_of(row), python)
+        assert versions[row.package] == row.release
+        for constraint in rows:
+            if constraint.left_out:
+                assert constraint.package not in versions
+            else:
+                assert versions[constraint.package] in SpecifierSet(constraint.specifier)
+
+
+@pytest.mark.parametrize("row", LOCKED, ids=lambda row: row.id)
+def test_every_python_of_a_lock_was_asked_on_every_card_of_its_build(row):
+    tags = [
+        tag
+        for release in MATRIX.releases
+        if (release.engine, release.release) == (row.engine, row.release)
+        for tag in release.build_tags
+        if tag.tag == row.build_tag
+    ]
+    for python in row.python:
+        proof = row.proof(python)
+        assert date.fromisoformat(proof.date)
+        assert all(proof.answers.values())
+        for tag in tags:
+            assert set(tag.capabilities or ("cpu",)) == set(proof.answers)
+
+
+def test_a_lock_of_a_python_that_was_not_proven_is_no_row():
+    proven = LOCKED[0]
+    unproven = dataclasses.replace(proven, python=(*proven.python, "3.15"))
+    assert any("3.15" in fault for fault in unproven.faults())
+    assert list(proven.faults()) == []
+
+
+def test_what_a_lock_says_is_read_back():
+    old, new, vllm, six = (
+        Wheel(name=name, version=version, sha256=letter * 64, bytes=size, local=False)
+        for name, version, letter, size in (
+            ("numpy", "2.3.5", "a", 5),
+            ("numpy", "2.4.6", "b", 6),
+            ("vllm", "0.33.0", "d", 9),
+            ("six", "1.17.0", "c", 7),
+        )
+    )
+    resolution = {
+        "3.11": {"numpy": old, "vllm": vllm},
+        "3.12": {"numpy": new, "vllm": vllm, "six": six},
+    }
+    text = lock_text(INPUTS, resolution, "2026-11-30")
+    assert locked_versions(text, "3.11") == {"numpy": "2.3.5", "vllm": "0.33.0"}
+    assert locked_versions(text, "3.12") == {"numpy": "2.4.6", "vllm": "0.33.0", "six": "1.17.0"}
+    assert download_bytes(resolution) == 22
+    assert 'six==1.17.0 ; python_version == "3.12"' in text
+    assert "vllm==0.33.0 \\\n" in text
+
+
+def test_the_wheel_nearest_to_the_oldest_node_is_taken():
+    order = {tag: number for number, tag in enumerate(_tags(INPUTS, "3.11"))}
+    names = [
+        "a-1-py3-none-any.whl",
+        "a-1-cp311-cp311-manylinux_2_34_x86_64.whl",
+        "a-1-cp311-cp311-manylinux_2_28_x86_64.whl",
+        "a-1-2-cp311-cp311-manylinux_2_28_x86_64.whl",
+        "a-1-cp312-cp312-manylinux_2_28_x86_64.whl",
+        "a-1-cp311-cp311-manylinux_2_28_aarch64.whl",
+        "a-1-cp38-abi3-manylinux2014_x86_64.whl",
+    ]
+    ranks = {name: _rank(f"https://index.example/{name}", order) for name in names}
+    fitting = sorted((rank, name) for name, rank in ranks.items() if rank is not None)
+    assert [name for _, name in fitting] == [names[3], names[2], names[6], names[0]]
+
+
+def test_a_constraint_has_a_version_or_leaves_the_package_out():
+    rows = [row for row in MATRIX.constraints if row.left_out]
+    assert rows
+    for change in ({"left_out": False}, {"specifier": "==1"}):
+        assert list(dataclasses.replace(rows[0], **change).faults())
+
+
+def test_an_engine_of_a_vendors_index_is_not_locked_without_that_index(capsys):
+    assert lock.main(["tensorrt-llm", "1.2.1", "--glibc", "2.28"]) == 1
+    assert "needed --index URL, found none" in capsys.readouterr().err
+
+
+def test_an_index_that_does_not_answer_is_named(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    nowhere = "http://127.0.0.1:9/simple"
+    words = ["--default-index", nowhere, "--index", nowhere, "--scratch", str(tmp_path / "lock")]
+    asked = ["tensorrt-llm", "1.2.1", "--glibc", "2.40", "--python", "3.12", *words]
+    assert lock.main(asked) == 1
+    said = capsys.readouterr().err
+    assert "tensorrt-llm-1.2.1-cu130-x86_64, Python 3.12" in said
+    assert nowhere in said
+
+
+def test_the_tool_writes_rows_that_are_read_as_they_were():
+    for row in LOCKED:
+        faults: list[str] = []
+        (data,) = yaml.safe_load(lock.row_text(row))
+        again = read_row(LockRow, data, "row", faults)
+        assert not faults
+        fields = [field.name for field in dataclasses.fields(LockRow) if field.name != "sources"]
+        assert all(getattr(again, name) == getattr(row, name) for name in fields)

@@ -1,0 +1,236 @@
+"""Lock an engine's release and prove it: `python -m tools.lock vllm 0.33.0`.
+
+Resolves to one wheel a package and Python, installs that by its hashes into a scratch environment
+for each Python, imports the engine and asks it on every card that the release claims; only then are
+the lock and its row written into gpuwright/matrix/locks. A lock that is there is kept to, unless
+`--upgrade`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpuwright.load import load_matrix
+from gpuwright.lock_rows import LOCKS, ConstraintRow, LockRow, Proof
+from gpuwright.refusals import MatrixError, WantError
+from gpuwright.versions import within
+from tools.engine_environment import CPU, ENGINES, install
+from tools.lock_proof import prove
+from tools.lock_resolve import (
+    LockError,
+    LockInputs,
+    Resolution,
+    Versions,
+    digest,
+    download_bytes,
+    lock_text,
+    locked_versions,
+    lowest,
+)
+from tools.package_index import PackageIndex, UvError, add_settings, index_of
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 0 done, 1 not done, 2 bad usage."""
+    parser = argparse.ArgumentParser(prog="python -m tools.lock", description=__doc__)
+    configure(parser)
+    told = parser.parse_args(arguments)
+    try:
+        print(lock(told))
+    except (LockError, UvError, WantError) as error:
+        print(f"lock: {error}", file=sys.stderr)
+        return 1
+    except MatrixError as error:
+        print("\n".join(f"lock: {fault}" for fault in error.faults), file=sys.stderr)
+        return 1
+    return 0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("engine")
+    parser.add_argument("release")
+    parser.add_argument("--build-tag", help="default: the release's first")
+    parser.add_argument("--architecture", default="x86_64", choices=("x86_64", "aarch64"))
+    parser.add_argument("--python", nargs="+", help="minor versions; default: the release's")
+    parser.add_argument("--package", help="the project's name; default: the engine's")
+    parser.add_argument("--glibc", help="C library to begin at; default: the release's")
+    parser.add_argument(
+        "--not-for",
+        action="append",
+        default=[],
+        metavar="WHAT=WHY",
+        help="a Python or architecture that it leaves out; repeatable",
+    )
+    parser.add_argument("--upgrade", action="store_true", help="do not keep to the present lock")
+    parser.add_argument("--keep", type=Path, help="versions to keep to: name==version a line")
+    parser.add_argument("--scratch", type=Path, default=ENGINES / "lock")
+    add_settings(parser)
+
+
+def lock(told: argparse.Namespace) -> str:
+    """Do it; one line that says what was done."""
+    inputs, capabilities, cuda = inputs_of(told)
+    index, scratch = index_of(told), told.scratch.absolute()
+    _check_index(inputs, index)
+    scratch.mkdir(parents=True, exist_ok=True)
+    ours = [
+        path for path in (scratch, scratch.parent / "cache") if path == scratch or not path.exists()
+    ]
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    try:
+        inputs, resolution = lowest(inputs, index, scratch, base_of(inputs, told))
+        text = lock_text(inputs, resolution, date)
+        file = scratch / f"{inputs.id}.txt"
+        file.write_text(text, encoding="utf-8")
+        proofs = []
+        for python in inputs.pythons:
+            environment = install(
+                inputs.engine, inputs.release, cuda, scratch, file, python=python, index=index
+            )
+            expected = locked_versions(text, python)
+            proofs.append(prove(environment, expected, capabilities, date))
+            print(f"{inputs.id}: {proofs[-1]}", file=sys.stderr)
+    finally:
+        for directory in ours:
+            shutil.rmtree(directory, ignore_errors=True)
+    row = row_of(inputs, resolution, text, proofs, index, _reasons(told))
+    (LOCKS / row.filename).write_text(text, encoding="utf-8")
+    (LOCKS / f"{row.id}.yaml").write_text(row_text(row), encoding="utf-8")
+    return f"{row.id}: {row.packages} packages, {row.download_bytes} bytes to download"
+
+
+def _check_index(inputs: LockInputs, index: PackageIndex) -> None:
+    for row in load_matrix().locks:
+        if row.id == inputs.id and row.index == "vendor" and not index.extra:
+            raise LockError(
+                f"{row.id}: {row.package}'s wheels stand on an index of its vendor, "
+                "needed --index URL, found none"
+            )
+
+
+def inputs_of(told: argparse.Namespace) -> tuple[LockInputs, tuple[str, ...], str | None]:
+    """What is asked for, the cards that it must answer on, and the toolkit of the build."""
+    matrix = load_matrix()
+    row = next(
+        (r for r in matrix.releases if (r.engine, r.release) == (told.engine, told.release)), None
+    )
+    tags = row.build_tags if row else ()
+    tag = next((tag for tag in tags if told.build_tag in (None, tag.tag)), None)
+    glibc, pythons = told.glibc or (row and row.glibc), told.python or (row and row.python)
+    name = told.build_tag or (tag and tag.tag)
+    if not (glibc and pythons and name):
+        raise LockError(
+            f"{told.engine} {told.release}: its row has no build tag, C library or Python; "
+            "needed here or there: --build-tag, --glibc, --python"
+        )
+    inputs = LockInputs(
+        engine=told.engine,
+        release=told.release,
+        build_tag=name,
+        architecture=told.architecture,
+        package=told.package or told.engine,
+        glibc=glibc,
+        pythons=tuple(pythons),
+        constraints=constraints_for(matrix.constraints, told.engine, told.release, name),
+    )
+    cuda = tag.cuda if tag else None
+    return inputs, (tag.capabilities if tag and cuda else (CPU,)), cuda
+
+
+def constraints_for(
+    rows: Sequence[ConstraintRow], engine: str, release: str, tag: str
+) -> tuple[ConstraintRow, ...]:
+    return tuple(
+        row
+        for row in rows
+        if row.engine == engine
+        and within(release, row.releases)
+        and (not row.build_tags or tag in row.build_tags)
+    )
+
+
+def base_of(inputs: LockInputs, told: argparse.Namespace) -> dict[str, Versions]:
+    """The versions to keep to, by Python."""
+    if told.keep is not None:
+        text = told.keep.read_text(encoding="utf-8")
+        return {inputs.pythons[0]: locked_versions(text, inputs.pythons[0])}
+    present = LOCKS / f"{inputs.id}.txt"
+    if told.upgrade or not present.exists():
+        return {}
+    text = present.read_text(encoding="utf-8")
+    return {python: locked_versions(text, python) for python in inputs.pythons}
+
+
+def row_of(
+    inputs: LockInputs,
+    resolution: Resolution,
+    text: str,
+    proofs: Sequence[Proof],
+    index: PackageIndex,
+    reasons: dict[str, str],
+) -> LockRow:
+    local = any(wheel.local for wheels in resolution.values() for wheel in wheels.values())
+    return LockRow(
+        id=inputs.id,
+        engine=inputs.engine,
+        release=inputs.release,
+        build_tag=inputs.build_tag,
+        architecture=inputs.architecture,
+        package=inputs.package,
+        index="find-links" if local else "vendor" if index.extra else "default",
+        glibc=inputs.glibc,
+        python=inputs.pythons,
+        sha256=digest(text),
+        packages=len({name for wheels in resolution.values() for name in wheels}),
+        download_bytes=download_bytes(resolution),
+        proofs=tuple(proofs),
+        sources=(),
+        not_for=reasons,
+    )
+
+
+def row_text(row: LockRow) -> str:
+    """The row's file; keys: gpuwright/lock_rows.py."""
+
+    def said(value: object) -> str:
+        return json.dumps(value, ensure_ascii=False)
+
+    values = dataclasses.asdict(row)
+    lines = [f"# Written by `python -m tools.lock {row.engine} {row.release}`; keys: README.md"]
+    lead = "- "
+    for key in ("id", "engine", "release", "build_tag", "architecture", "package", "index"):
+        lines.append(f"{lead}{key}: {said(values[key])}")
+        lead = "  "
+    for key in ("glibc", "python", "sha256", "packages", "download_bytes"):
+        lines.append(f"  {key}: {said(values[key])}")
+    lines.append("  proofs:")
+    for proof in row.proofs:
+        lines.append(f"    - {said(dataclasses.asdict(proof))}")
+    if row.not_for:
+        lines.append("  not_for:")
+        lines += [f"    {said(key)}: {said(why)}" for key, why in row.not_for.items()]
+    claim = {
+        "url": f"pkg:pypi/{row.package}@{row.release}",
+        "says": "resolved, installed by these hashes and asked, as the proofs say",
+        "covers": ["package", "index", "glibc", "python", "sha256", "packages", "proofs"],
+        "read": row.proofs[0].date,
+        "kind": "measured",
+    }
+    lines += ["  sources:", f"    - {said(claim)}"]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _reasons(told: argparse.Namespace) -> dict[str, str]:
+    pairs = [text.partition("=") for text in told.not_for]
+    return {what: why for what, _, why in pairs}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

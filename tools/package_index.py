@@ -1,0 +1,95 @@
+"""Where packages come from, as the operator of this machine set it: words for uv, no addresses.
+
+uv reads its own variables too (UV_DEFAULT_INDEX, UV_INDEX, UV_FIND_LINKS, SSL_CERT_FILE,
+HTTPS_PROXY, UV_OFFLINE, UV_NO_INDEX); what is named on the command line goes before them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwright.python_index import default_index_url
+
+
+class UvError(Exception):
+    """uv ended badly; the text is what it said."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackageIndex:
+    default: str | None = None
+    extra: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    ca_bundle: Path | None = None
+    proxy: str | None = None
+    offline: bool = False
+
+    def words(self) -> list[str]:
+        """Options of uv that name the indexes."""
+        words = ["--no-index"] if self.offline else []
+        if not self.offline and (self.default or "UV_DEFAULT_INDEX" not in os.environ):
+            words += ["--default-index", self.default or default_index_url()]
+        for url in self.extra:
+            words += ["--index", url]
+        for folder in self.find_links:
+            words += ["--find-links", folder]
+        return words
+
+    def variables(self) -> dict[str, str]:
+        """What uv reads from its environment."""
+        found = dict(os.environ)
+        if self.ca_bundle is not None:
+            found["SSL_CERT_FILE"] = str(self.ca_bundle)
+        if self.proxy is not None:
+            found |= {"HTTPS_PROXY": self.proxy, "HTTP_PROXY": self.proxy}
+        return found
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("where packages come from (default: as pip here has them)")
+    group.add_argument("--default-index", help="URL of the index")
+    group.add_argument("--index", action="append", default=[], help="URL of one more; repeatable")
+    group.add_argument("--find-links", action="append", default=[], help="folder; repeatable")
+    group.add_argument("--ca-bundle", type=Path, help="certificates that the index is checked with")
+    group.add_argument("--proxy", help="URL of the proxy")
+    group.add_argument("--offline", action="store_true", help="from --find-links alone")
+
+
+def index_of(told: argparse.Namespace) -> PackageIndex:
+    """The settings of `add_settings`; folders that pip here is told of count too."""
+    return PackageIndex(
+        default=told.default_index,
+        extra=tuple(told.index),
+        find_links=(*told.find_links, *os.environ.get("PIP_FIND_LINKS", "").split()),
+        ca_bundle=told.ca_bundle,
+        proxy=told.proxy,
+        offline=told.offline,
+    )
+
+
+def here() -> PackageIndex:
+    """What pip on this machine would use."""
+    return PackageIndex(find_links=tuple(os.environ.get("PIP_FIND_LINKS", "").split()))
+
+
+def uv(*arguments: str, index: PackageIndex | None = None, cache: Path | None = None) -> str:
+    """What uv said on standard output; UvError where it ended badly."""
+    variables = index.variables() if index else dict(os.environ)
+    if cache is not None:
+        # Beside the environments: only on one filesystem can files be shared by hard links.
+        variables["UV_CACHE_DIR"] = str(cache)
+    done = subprocess.run(
+        [sys.executable, "-m", "uv", *arguments, *(index.words() if index else [])],
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise UvError(done.stderr.strip())
+    return done.stdout
