@@ -32,13 +32,16 @@ class Node(FactBase[dict[str, Any]]):
 
 
 class Section(FactBase[Any]):
-    """One section of the node document, asked for alone."""
+    """One section of the node document, or one part of it, asked for alone."""
 
     abstract = True
     section: str
+    part: str | None = None
+    beside: tuple[str, ...] = ()
+    """Sections that this one takes a value from."""
 
     def command(self) -> StringCommand:
-        return carried("probe", {"sections": [self.section]})
+        return carried("probe", {"sections": [self.section, *self.beside]})
 
     @staticmethod
     def default() -> Any:
@@ -46,7 +49,10 @@ class Section(FactBase[Any]):
 
     def process(self, output: list[str]) -> Any:
         document = carry.parse(output)
-        return document.get(self.section, {"error": document.get("error")})
+        if self.section not in document:
+            return {"error": document.get("error")}
+        found = document[self.section]
+        return found if self.part is None else found[self.part]
 
 
 class Reachable(FactBase[dict[str, Any]]):

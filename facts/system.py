@@ -21,16 +21,46 @@ class Python(Section):
     section = "python"
 
 
+class Pythons(Section):
+    """Every Python 3 with its version, and whether its headers are there."""
+
+    section = "pythons"
+
+
 class Cpu(Section):
-    """Model, threads and instruction set flags."""
+    """Model, sockets, cores, threads and instruction set flags."""
 
     section = "cpu"
 
 
 class Memory(Section):
-    """Total and available memory in bytes."""
+    """Total, available and swap in bytes, and what a container may use."""
 
     section = "memory"
+
+
+class Numa(Section):
+    """NUMA nodes with the cards that are near each."""
+
+    section = "numa"
+
+
+class Iommu(Section):
+    """off, on or passthrough."""
+
+    section = "iommu"
+
+
+class Filesystems(Section):
+    """What is mounted where, how, and the room on it."""
+
+    section = "filesystems"
+
+
+class Ports(Section):
+    """TCP ports that are listened on, and by whom."""
+
+    section = "ports"
 
 
 class Systemd(Section):
@@ -43,3 +73,21 @@ class Virtualization(Section):
     """none, kvm, lxc, systemd-nspawn, wsl, docker, ..."""
 
     section = "virtualization"
+
+
+class Firewall(Section):
+    """Which program keeps the packet filter."""
+
+    section = "firewall"
+
+
+class Clock(Section):
+    """The time, its zone, and whether it follows a time server."""
+
+    section = "clock"
+
+
+class Settings(Section):
+    """Proxies, package mirrors and the Python index that are set, without any secret."""
+
+    section = "settings"

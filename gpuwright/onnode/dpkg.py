@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from typing import Any
 
-from gpuwright.onnode.outcome import NodeError
+from gpuwright.onnode.outcome import NodeError, clean
 from gpuwright.onnode.tree import Tree
 
 STATUS = "/var/lib/dpkg/status"
@@ -44,7 +46,29 @@ def _installed_version(stanza: bytes) -> str | None:
 
 def packages(tree: Tree, names: Iterable[str]) -> dict[str, str | None]:
     """Each asked package's version. NodeError: dpkg's status cannot be read, or says nothing."""
+    return versions(_status(tree), names)
+
+
+def installed(tree: Tree, pattern: bytes) -> list[dict[str, Any]]:
+    """Name, version and hold of each installed package whose name `pattern` matches, by name.
+
+    NodeError as of `packages`.
+    """
+    text = b"\n" + _status(tree)
+    found: dict[str, dict[str, Any]] = {}
+    for match in re.finditer(rb"\nPackage: (" + pattern + rb")(?=\n)", text):
+        end = text.find(b"\n\n", match.end())
+        stanza = text[match.start() : end if end >= 0 else len(text)]
+        version = _installed_version(stanza)
+        if version is not None:
+            name = clean(match.group(1).decode("utf-8", "replace"), 100)
+            held = b"\nStatus: hold " in stanza
+            found[name] = {"name": name, "version": clean(version, 100), "held": held}
+    return [found[name] for name in sorted(found)]
+
+
+def _status(tree: Tree) -> bytes:
     data = tree.data(STATUS, 64 << 20)
     if not data:
         raise NodeError(f"{STATUS} cannot be read" if data is None else f"{STATUS} is empty")
-    return versions(data, names)
+    return data

@@ -10,6 +10,7 @@ import sys
 
 from gpuwright.onnode.dpkg import packages
 from gpuwright.onnode.outcome import NodeError, clean
+from gpuwright.onnode.topology import cores, memory_limit
 from gpuwright.onnode.tree import Tree
 
 CONTAINERS = ("lxc", "lxc-libvirt", "systemd-nspawn", "docker", "podman", "wsl", "rkt", "openvz")
@@ -104,6 +105,7 @@ def cpu(tree: Tree) -> dict[str, object]:
         "model": model or None,
         "threads": _online(tree.word("/sys/devices/system/cpu/online")) or os.cpu_count(),
         "flags": flags,
+        **cores(tree),
     }
 
 
@@ -121,12 +123,14 @@ def _online(ranges: str | None) -> int | None:
 def memory(tree: Tree) -> dict[str, object]:
     found = {}
     for line in (tree.text("/proc/meminfo", 64 << 10) or "").splitlines():
-        match = re.match(r"(MemTotal|MemAvailable):\s+(\d+) kB\s*\Z", line)
+        match = re.match(r"(MemTotal|MemAvailable|SwapTotal):\s+(\d+) kB\s*\Z", line)
         if match:
             found[match.group(1)] = int(match.group(2)) * 1024
     return {
         "total_bytes": found.get("MemTotal"),
         "available_bytes": found.get("MemAvailable"),
+        "swap_total_bytes": found.get("SwapTotal"),
+        "limit_bytes": memory_limit(tree),
     }
 
 

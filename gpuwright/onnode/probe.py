@@ -15,10 +15,10 @@ from typing import Any
 
 from gpuwright.onnode.answering import NO_HEALTH, health, loopback
 from gpuwright.onnode.children import Child, start, value
-from gpuwright.onnode.disks import disk
 from gpuwright.onnode.dpkg import packages
 from gpuwright.onnode.envfile import api_key
 from gpuwright.onnode.graphics import Inquiry
+from gpuwright.onnode.holdings import KEYS, holdings
 from gpuwright.onnode.listeners import ports, stranger
 from gpuwright.onnode.machine import (
     CONTAINERS,
@@ -32,6 +32,7 @@ from gpuwright.onnode.machine import (
 )
 from gpuwright.onnode.outcome import NodeError, clean, sentence
 from gpuwright.onnode.owned import census, user
+from gpuwright.onnode.sections import SECTIONS, UNKNOWN, asked_disks, filesystems
 from gpuwright.onnode.service import (
     NO_PROCESS,
     ask_systemd,
@@ -64,14 +65,15 @@ _NOTHING_KNOWN: dict[str, Any] = {
     ),
     "glibc": None,
     "python": {"version": None, "executable": None},
-    "cpu": {"model": None, "threads": None, "flags": None},
-    "memory": {"total_bytes": None, "available_bytes": None},
+    "cpu": dict.fromkeys(("model", "threads", "flags", "sockets", "physical_cores")),
+    "memory": dict.fromkeys(("total_bytes", "available_bytes", "swap_total_bytes", "limit_bytes")),
     "systemd": {"version": None, "running": None},
     "virtualization": None,
     "disks": None,
     "ports": None,
     "packages": None,
-    "ours": dict.fromkeys(("user", "files", "stamps", "partials", "service")),
+    "ours": dict.fromkeys(("user", "files", "stamps", "partials", "service", *KEYS)),
+    **UNKNOWN,
 }
 
 
@@ -163,6 +165,11 @@ def _told(work: Callable[[], Any]) -> dict[str, Any]:
         return {"fault": sentence(problem)}
 
 
+def _census(tree: Tree, spec: dict[str, Any]) -> dict[str, Any]:
+    counted = census(tree, spec)
+    return {**counted, **holdings(tree, spec, counted)}
+
+
 def _ours(child: Child, patience: float) -> dict[str, Any]:
     """The census from its child: a disk that hangs holds nobody but the child."""
     told = value(child)
@@ -171,19 +178,6 @@ def _ours(child: Child, patience: float) -> dict[str, Any]:
     if "fault" in told:
         raise NodeError(told["fault"])
     return dict(told["value"])
-
-
-def _disks(look: Look, tree: Tree) -> dict[str, Any]:
-    """Each asked disk, in a child: a dead network mount would hold the caller for ever."""
-    asked = look.spec.get("disks") or []
-    if not asked:
-        return {}
-    found = value(start(lambda: {path: disk(path, tree) for path in asked}, 3.0))
-    if isinstance(found, dict):
-        return found
-    look.notes.append("disks: a filesystem does not answer")
-    empty = dict.fromkeys(("mount", "free_bytes", "total_bytes", "type"))
-    return {path: dict(empty) for path in asked}
 
 
 def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
@@ -209,15 +203,18 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     patience = _FULL_SECONDS if spec.get("verify") == "full" else _SECTION_SECONDS
     counting = None
     if look.asked("ours"):
-        work = partial(_told, partial(census, tree, spec))
-        counting = look.guarded("ours", lambda: start(work, patience), None)
+        count = partial(_told, partial(_census, tree, spec))
+        counting = look.guarded("ours", lambda: start(count, patience), None)
     look.section("os", lambda: system(tree))
     look.section("glibc", glibc)
     look.section("python", python)
     look.section("cpu", lambda: cpu(tree))
     look.section("memory", lambda: memory(tree))
     look.section("virtualization", lambda: virtualization(tree))
-    look.section("disks", lambda: _disks(look, tree))
+    look.section("disks", lambda: asked_disks(tree, spec.get("disks") or [], look.notes))
+    look.section("filesystems", lambda: filesystems(tree, look.notes))
+    for name, work in SECTIONS.items():
+        look.section(name, partial(work, tree))
     look.section("ports", lambda: ports(tree))
     look.section("packages", lambda: packages(tree, spec.get("packages") or []))
     document["ours"] = _unknown("ours")
@@ -241,6 +238,7 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     if inquiry is not None:
         answer = partial(inquiry.answer, container)
         document["gpus"] = look.guarded("gpus", answer, _unknown("gpus"))
+    document["driver"]["cuda_version"] = document["gpus"]["cuda_version"]
     document["notes"] = look.notes
     document["seconds"] = round(time.monotonic() - began, 4)
     return document

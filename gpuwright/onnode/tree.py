@@ -81,3 +81,12 @@ class Tree:
             return os.readlink(self.at(path))
         except (OSError, ValueError):
             return None
+
+    def resolved(self, path: str) -> str:
+        """`path` with the links at its end followed, as the node names it, existing or not."""
+        for _ in range(40):
+            target = self.link(path)
+            if target is None:
+                break
+            path = os.path.normpath(os.path.join(os.path.dirname(path), target))
+        return path

@@ -112,7 +112,8 @@ NODE = {
     "/etc/gpuwright/services/llm.env": "LLAMA_API_KEY=0123456789abcdef\n",
     "/var/lib/gpuwright/plans/llm.json": "{}",
     "/var/cache/gpuwright/build/k/object.o": "left",
-    "/var/lib/dpkg/status": "Package: cmake\nStatus: install ok installed\nVersion: 3.25\n",
+    "/var/lib/dpkg/status": "Package: cmake\nStatus: install ok installed\nVersion: 3.25\n\n"
+    "Package: nvidia-driver\nStatus: install ok installed\nVersion: 535\n",
     "/proc/1/comm": "systemd\n",
     "/proc/cpuinfo": "model name\t: A CPU\nflags\t: avx2\n",
     "/proc/self/mountinfo": "1 0 8:1 / / rw - ext4 /dev/sda rw\n",
@@ -122,6 +123,16 @@ NODE = {
     "/sys/bus/pci/devices/0000:01:00.0/vendor": "0x10de\n",
     "/sys/bus/pci/devices/0000:01:00.0/device": "0x2204\n",
     "/sys/fs/cgroup/system.slice/x.service/cgroup.procs": "77\n",
+    "/etc/systemd/system/gpuwright-llm.service": "",
+    "/opt/gpuwright/engines/e/gpuwright.json": "{}",
+    "/var/lib/gpuwright/models/m/gpuwright.json": "{}",
+    "/var/lib/dkms/nvidia/1/source": "",
+    "/sys/devices/system/node/node0/cpulist": "0\n",
+    "/usr/bin/python3.12": "",
+    "/usr/bin/gcc": "",
+    "/usr/local/cuda/bin/nvcc": "",
+    "/etc/environment": "http_proxy=http://proxy:1\n",
+    "/etc/apt/sources.list": "deb http://mirror/debian x main\n",
 }
 OPEN = {"disks", "packages", "ours.files", "ours.stamps", "ours.partials"}
 """Mappings whose keys are names from the node, not ours."""
@@ -179,9 +190,9 @@ def test_statuses_on_the_document_page_are_the_code_s() -> None:
 
 def test_sections_on_the_document_page_are_facts() -> None:
     named = set(
-        re.findall(r"`(?:facts\.gpu\.)?([A-Z]\w+)`", (DOCS / "node-document.md").read_text())
+        re.findall(r"`(?:facts\.\w+\.)?([A-Z]\w+)`", (DOCS / "node-document.md").read_text())
     )
-    for module in ("facts.gpu", "facts.system"):
+    for module in ("facts.cuda", "facts.driver", "facts.engines", "facts.gpu", "facts.system"):
         importlib.import_module(module)
     assert named == {section.__name__ for section in Section.__subclasses__()}
 

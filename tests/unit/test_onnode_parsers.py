@@ -137,8 +137,8 @@ def test_the_longest_mount_point_wins_and_of_equals_the_last():
         "23 22 0:5 / /var/lib\\040x rw shared:1 - xfs /dev/sdb rw\n"
         "24 22 0:6 / /var/lib\\040x rw - zfs tank rw\n"
     )
-    assert _mounted("/var/lib x/models", table) == ("/var/lib x", "zfs")
-    assert _mounted("/var/lib xy", table) == ("/", "ext4")
+    assert _mounted("/var/lib x/models", table)["type"] == "zfs"
+    assert _mounted("/var/lib xy", table)["mount"] == "/"
 
 
 def test_an_api_key_is_found_by_the_ending_of_its_name():

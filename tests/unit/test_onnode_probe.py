@@ -69,7 +69,9 @@ END
 """
 UNIT = "gpuwright-llm.service"
 STORE = "/var/lib/gpuwright/models"
-UNKNOWN = dict.fromkeys(("user", "files", "stamps", "partials", "service"))
+UNKNOWN = dict.fromkeys(
+    ("user", "files", "stamps", "partials", "service", "engines", "models", "services", "plans")
+)
 NOT_HERE = {"ports": None, "virtualization": None, "packages": None, "ours": UNKNOWN}
 
 
@@ -99,8 +101,19 @@ def test_reads_what_the_node_is(node: Path, tmp_path: Path):
     found = look(node, tmp_path, packages=["cmake", "ninja-build"], disks=["/var/lib/none/deep"])
     assert found["schema"] == 2
     assert found["os"]["codename"] == "bookworm"
-    assert found["cpu"] == {"model": "Rig? CPU", "threads": 5, "flags": ["avx2", "hypervisor"]}
-    assert found["memory"] == {"total_bytes": 1024000, "available_bytes": 512000}
+    assert found["cpu"] == {
+        "model": "Rig? CPU",
+        "threads": 5,
+        "flags": ["avx2", "hypervisor"],
+        "sockets": None,
+        "physical_cores": None,
+    }
+    assert found["memory"] == {
+        "total_bytes": 1024000,
+        "available_bytes": 512000,
+        "swap_total_bytes": None,
+        "limit_bytes": None,
+    }
     assert found["systemd"] == {"version": 252, "running": True}
     assert found["virtualization"] == "lxc"
     assert found["packages"] == {"cmake": "3.25", "ninja-build": None}
@@ -364,7 +377,7 @@ def test_an_empty_tree_is_a_document_full_of_nulls(tmp_path: Path):
     found = look(empty, tmp_path, service="llm", port=1, packages=["x"], disks=["/a"])
     assert found["gpus"]["status"] == "no_gpu"
     assert found["os"]["id"] is None
-    assert found["memory"] == {"total_bytes": None, "available_bytes": None}
+    assert set(found["memory"].values()) == {None}
     assert found["packages"] is None
     assert found["cpu"]["flags"] is None
     assert (found["ours"]["user"], found["ours"]["files"]) == (None, None)
