@@ -345,3 +345,19 @@ def test_a_faulty_architecture_says_so(changes: dict[str, Any], fault: str) -> N
     }
     assert list(Architecture(**sound).faults()) == []
     assert list(Architecture(**(sound | changes)).faults()) == [fault]
+
+
+def test_a_size_that_is_derived_is_what_the_shape_weighs() -> None:
+    air = model("glm-4.5-air")
+    shape = air.architecture
+    embedding = shape.vocabulary * shape.hidden_size
+    heads = shape.hidden_size * 128 * (2 * shape.attention_heads + 2 * 8)
+    expert = 3 * shape.hidden_size * shape.expert_size
+    layer = heads + expert * 129 + shape.hidden_size * 128
+    first = heads + 3 * shape.hidden_size * shape.intermediate_size
+    draft = layer + 2 * shape.hidden_size**2 + 2 * embedding
+    plain = shape.moe_layers * layer + first + 2 * embedding
+    least, most = next(row for row in air.weights if row.id == "glm-4.5-air-bf16").weights or (0, 0)
+    assert least <= 2 * plain < 2 * (plain + draft) <= most
+    least, most = next(row for row in air.weights if row.id == "glm-4.5-air-fp8").weights or (0, 0)
+    assert least <= plain + 2 * embedding < plain + draft + 4 * embedding <= most
