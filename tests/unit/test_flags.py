@@ -1,75 +1,129 @@
-"""Every flag that a golden plan's command has is one that its release takes, with a legal value."""
+"""Every flag that a plan's command has is one that its release takes, with a legal value."""
 
 import pytest
 
+from gpuwright.flag_lint import lint
+from gpuwright.host import Host
 from gpuwright.launch import launch
 from gpuwright.layout import Layout
+from gpuwright.load import load_matrix
 from gpuwright.plan import Plan
-from gpuwright.records import load_record, recorded
-from tools.golden import decision, rigs, wants_of
+from gpuwright.records import Flag, load_record, recorded
+from gpuwright.selection import decide
+from gpuwright.want import Want
+from tools.golden import WANTS, document, rigs, wants_of
 
 RECORDED = recorded()
+LINES = {
+    "vllm": ("0.19.1", "0.33.0"),
+    "sglang": ("0.5.10.post1", "0.5.23"),
+}
+"""Engine -> an older and a newer release of it with records."""
 
 
-def faults(engine, release, arguments):
-    """What is wrong with the flags of a command, in its order."""
-    record, found, rest = load_record(engine, release), [], list(arguments)
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("-"):
-            continue
-        name, _, inline = word.partition("=")
-        flag = record.flag(name)
-        if flag is None:
-            found.append(f"{name}: {engine} {release} has no such flag")
-            continue
-        if flag.takes == "0":
-            continue
-        values = [inline] if inline else []
-        while rest and not inline and not rest[0].startswith("-"):
-            values.append(rest.pop(0))
-        if flag.takes == "1" and len(values) != 1:
-            found.append(f"{name}: takes one value, has {len(values)}")
-        if flag.values:
-            found += [
-                f"{name}: {value} is not legal" for value in values if value not in flag.values
-            ]
-    return found
+def flags(engine, release):
+    return load_record(engine, release).flags
 
 
-def commands():
+def names(engine, release):
+    return {name for first, flag in flags(engine, release).items() for name in (first, *flag.also)}
+
+
+def plans():
+    """Golden plans, and what the same wants plan where each recorded release is pinned."""
+    matrix = load_matrix()
+    pinned = [{"engine": engine, "release": release} for engine, release in RECORDED]
     for rig in rigs():
+        host = Host.from_document(document(rig))
         for want in wants_of(rig):
-            plan = decision(rig, want)
-            if isinstance(plan, Plan) and (plan.engine, plan.release) in RECORDED:
-                argv = launch(plan, Layout(), "/models/m", "/opt/engine").argv
-                yield plan.engine, plan.release, argv[3:]
+            for pins in ({}, *pinned):
+                plan = decide(host, Want.from_data(WANTS[want] | pins), matrix)
+                if isinstance(plan, Plan) and (plan.engine, plan.release) in RECORDED:
+                    yield plan
 
 
-def test_every_flag_of_a_golden_plan_is_legal_in_its_release():
-    checked = [faults(*command) for command in commands()]
-    assert len(checked) > 10
-    assert [fault for found in checked for fault in found] == []
+def test_every_flag_of_a_plan_is_legal_in_its_release():
+    checked, wrong = dict.fromkeys(RECORDED, 0), set()
+    for plan in plans():
+        argv = launch(plan, Layout(), "/models/m", "/opt/engine").argv
+        # After the program's own words: `vllm serve MODEL`, `python -m sglang.launch_server`.
+        wrong.update(lint(argv[3:], flags(plan.engine, plan.release)))
+        checked[plan.engine, plan.release] += 1
+    assert wrong == set()
+    assert all(count > 10 for count in checked.values()), checked
+
+
+@pytest.mark.parametrize("engine", LINES)
+def test_a_flag_that_a_newer_release_removed_is_caught_there(engine):
+    older, newer = LINES[engine]
+    removed = names(engine, older) - names(engine, newer)
+    assert removed
+    for name in removed:
+        flag = load_record(engine, older).flag(name)
+        words = [name] if flag.takes in ("0", "?", "*") else [name, (*flag.values, "1")[0]]
+        assert lint(words, flags(engine, older)) == []
+        (fault,) = lint(words, flags(engine, newer))
+        assert fault.startswith(f"{name}: no such flag")
+
+
+@pytest.mark.parametrize("engine", LINES)
+def test_a_value_that_a_newer_release_removed_is_caught_there(engine):
+    older, newer = LINES[engine]
+    removed = [
+        (name, value)
+        for name, flag in flags(engine, older).items()
+        if (after := load_record(engine, newer).flag(name)) is not None and after.values
+        for value in flag.values
+        if value not in after.values
+    ]
+    assert removed
+    for name, value in removed:
+        assert lint([name, value], flags(engine, older)) == []
+        assert any(repr(value) in fault for fault in lint([name, value], flags(engine, newer)))
+
+
+@pytest.mark.parametrize("engine", LINES)
+def test_a_flag_that_an_older_release_does_not_have_yet_is_caught_there(engine):
+    older, newer = LINES[engine]
+    added = names(engine, newer) - names(engine, older)
+    assert added
+    assert all(lint([name], flags(engine, older)) for name in added)
 
 
 @pytest.mark.parametrize(("engine", "release"), RECORDED)
 def test_the_checks_own_flags_are_found_wanting(engine, release):
-    assert faults(engine, release, ["--no-such-flag", "x"])
-    assert faults(engine, release, ["--kv-cache-dtype", "int2"])
-    assert faults(engine, release, ["--kv-cache-dtype"])
+    known = flags(engine, release)
+    assert lint(["--no-such-flag", "x"], known)
+    assert lint(["--kv-cache-dtype", "int2"], known)
+    assert lint(["--kv-cache-dtype"], known)
+    assert lint(["--kv-cache-dtype", "auto", "auto"], known)
+    assert lint(["--kv-cache-dtype=auto"], known) == []
 
 
-REMOVED = {
-    ("vllm", "0.33.0"): ["--swap-space", "--use-v2-block-manager"],
-    ("vllm", "0.19.1"): ["--swap-space", "--use-v2-block-manager"],
-    ("sglang", "0.5.10.post1"): ["--mamba-radix-cache-strategy"],
-    ("sglang", "0.5.23"): ["--mamba-scheduler-strategy"],
+TABLE = {
+    "--many": Flag(takes="*"),
+    "--maybe": Flag(takes="?", values=("a", "b")),
+    "--number": Flag(),
+    "--on": Flag(also=("--no-on", "-o"), takes="0"),
 }
 
 
 @pytest.mark.parametrize(
-    ("engine", "release", "flag"),
-    [(*release, flag) for release, flags in REMOVED.items() for flag in flags],
+    ("arguments", "faults"),
+    [
+        (["--many"], []),
+        (["--many", "x", "y"], []),
+        (["--maybe", "--on"], []),
+        (["--maybe", "c"], ["--maybe: 'c' is not legal; legal: a, b"]),
+        (["--maybe", "a", "b"], ["--maybe: takes ? values, found 2"]),
+        (["--number", "-1"], []),
+        (["--number=-1"], []),
+        (["--number"], ["--number: takes 1 values, found 0"]),
+        (["--no-on", "-o"], []),
+        (["--on", "yes"], ["--on: takes 0 values, found 1"]),
+        (["--numb", "1"], ["--numb: no such flag; nearest: --number"]),
+        (["model", "--on"], []),
+    ],
 )
-def test_a_flag_that_a_release_removed_is_caught(engine, release, flag):
-    assert faults(engine, release, [flag, "1"])
+def test_how_many_words_a_flag_takes_and_which(arguments, faults):
+    assert lint(arguments, TABLE) == faults
