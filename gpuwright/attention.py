@@ -47,8 +47,7 @@ def chosen(
 ) -> AttentionBackendRow | Reason:
     """The backend that the release takes by itself, or `pinned`, if it fits every card asked for.
 
-    `rows` are those of the engine. The order is that of the first card. Else the first reason,
-    with a backend that the release does not take by itself where one would fit.
+    `rows` are those of the engine. The order is that of the first card. Else the first reason.
     """
     named = {row.backend: row for row in rows if within(release.release, row.releases)}
     reasons: list[Reason] = []
@@ -64,9 +63,15 @@ def chosen(
         reasons.append(reason)
     if not reasons:
         return Unlisted(subject=f"attention backends of {release.engine} here", file="engines/")
-    fitting = (row for row in named.values() if _against_any(row, asked) is None)
-    other = None if pinned is not None else next(fitting, None)
-    return _with_help(reasons[0], other)
+    return reasons[0]
+
+
+def beyond(
+    release: ReleaseRow, rows: Sequence[AttentionBackendRow], asked: Sequence[Asked]
+) -> AttentionBackendRow | None:
+    """The first backend that fits every card, in or out of the release's own order."""
+    here = (row for row in rows if within(release.release, row.releases))
+    return next((row for row in here if _against_any(row, asked) is None), None)
 
 
 def order(release: ReleaseRow, asked: Asked) -> tuple[str, ...]:
@@ -92,18 +97,6 @@ def reason_against(row: AttentionBackendRow, asked: Asked) -> Reason | None:
 def _against_any(row: AttentionBackendRow, asked: Sequence[Asked]) -> Reason | None:
     reasons = (reason_against(row, each) for each in asked)
     return next((reason for reason in reasons if reason is not None), None)
-
-
-def _with_help(reason: Reason, other: AttentionBackendRow | None) -> Reason:
-    if other is None or not isinstance(reason, Needs):
-        return reason
-    return Needs(
-        subject=reason.subject,
-        needed=reason.needed,
-        found=reason.found,
-        row=reason.row,
-        help=f"attention_backend {other.backend} under {other.engine}",
-    )
 
 
 def _needs(row: AttentionBackendRow, needed: str, found: str) -> Needs:

@@ -49,9 +49,9 @@ class Failure:
 Build = tuple[ReleaseRow, BuildTagRow]
 
 
-def builds(site: Site) -> tuple[list[Build], list[Failure]]:
+def builds(site: Site, *, superseded: bool = False) -> tuple[list[Build], list[Failure]]:
     """Builds that run here, in the matrix's order, and why the others do not: of each engine only
-    the newest runs, and an older one where it has code for more of the cards."""
+    the newest runs, and an older one where it has code for more of the cards, or `superseded`."""
     current: dict[tuple[str, Device], tuple[str, frozenset[str]]] = {}
     running: list[Build] = []
     failures: list[Failure] = []
@@ -62,9 +62,9 @@ def builds(site: Site) -> tuple[list[Build], list[Failure]]:
             label = release_label(release, tag)
             reason = _release_reason(site, release, tag)
             newer = current.get((release.engine, tag.device))
-            covered = _covered(site, tag) if reason is None else frozenset()
-            if reason is None and newer is not None and covered <= newer[1]:
-                reason = Superseded(by=newer[0])
+            covered = _covered(site, release, tag) if reason is None else frozenset()
+            if reason is None and newer and covered <= newer[1] and not superseded:
+                reason = Superseded(by=newer[0], row=release.id)
             if reason is not None:
                 failures.append(Failure(label=label, reason=reason, of_model=False))
                 continue
@@ -92,36 +92,37 @@ def may_apply(site: Site, running: list[Build], model: ModelRow) -> bool:
 def _release_reason(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Reason | None:
     host, want = site.host, site.want
     if tag.device is Device.CPU and host.has_card and not want.cpu_only:
-        return CpuNotAsked()
+        return CpuNotAsked(row=release.id)
     if tag.device is Device.CUDA and want.cpu_only:
-        return NoCard(found="`gpus: none`")
+        return NoCard(found="`gpus: none`", row=release.id)
     if tag.device is Device.CUDA and not host.gpus:
-        return NoCard()
+        return NoCard(row=release.id)
     reason = compat.first(rule(host, release, tag) for rule in compat.RELEASE_RULES)
     if reason is None and release.memory_model is MemoryModel.UNKNOWN:
         reason = Needs(
             subject=f"{release.engine} {release.release}",
             needed="memory arithmetic that is known to be right",
             found="none yet",
+            row=release.id,
         )
     if reason is None:
         reason = compat.driver(host, tag, site.matrix)
     if reason is None and host.gpus and tag.device is Device.CUDA:
-        found = [_card_reason(site, tag, gpu) for gpu in pinned_gpus(host, want)]
+        found = [_card_reason(site, release, tag, gpu) for gpu in pinned_gpus(host, want)]
         # Pinned cards are all to be used; of others one that the build has code for will do.
         short = all(found) if want.gpus is None else any(found)
         reason = compat.first(found) if short else None
     return reason
 
 
-def _covered(site: Site, tag: BuildTagRow) -> frozenset[str]:
+def _covered(site: Site, release: ReleaseRow, tag: BuildTagRow) -> frozenset[str]:
     """UUIDs of the cards that the build has code for."""
     cards = pinned_gpus(site.host, site.want)
-    return frozenset(gpu.uuid for gpu in cards if _card_reason(site, tag, gpu) is None)
+    return frozenset(gpu.uuid for gpu in cards if _card_reason(site, release, tag, gpu) is None)
 
 
-def _card_reason(site: Site, tag: BuildTagRow, gpu: Gpu) -> Reason | None:
-    return compat.driven(gpu, site.host, site.matrix) or compat.kernels(gpu, tag)
+def _card_reason(site: Site, release: ReleaseRow, tag: BuildTagRow, gpu: Gpu) -> Reason | None:
+    return compat.driven(gpu, site.host, site.matrix) or compat.kernels(gpu, release, tag)
 
 
 def candidates(
@@ -223,6 +224,6 @@ def _equal_sets(
 def _usable(site: Site, combination: Combination, gpu: Gpu) -> bool:
     return (
         gpu.total_bytes is not None
-        and _card_reason(site, combination.tag, gpu) is None
+        and _card_reason(site, combination.release, combination.tag, gpu) is None
         and site.untold[gpu.uuid] is None
     )

@@ -14,6 +14,7 @@ from gpuwright.engine_rows import (
 from gpuwright.host import Gpu, Host
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.refusals import DriverTooOld, Needs, NoKernels, Reason, Unlisted
+from gpuwright.remedies import Remedy
 from gpuwright.rows import KernelModule, WorkloadRow
 from gpuwright.versions import at_least, parse_version, within
 from gpuwright.want import Want
@@ -63,7 +64,12 @@ def driver(host: Host, tag: BuildTagRow, matrix: Matrix) -> Reason | None:
         return None
     cuda = matrix.cuda_runtime(tag.cuda)
     if host.driver_version is None:
-        return Needs(subject="driver version", needed=f">= {cuda.min_driver}", found=UNKNOWN)
+        return Needs(
+            subject="driver version",
+            needed=f">= {cuda.min_driver}",
+            found=UNKNOWN,
+            row=f"cuda {cuda.id}",
+        )
     if at_least(host.driver_version, cuda.min_driver):
         return None
     return DriverTooOld(
@@ -92,28 +98,33 @@ def _generation(gpu: Gpu, version: str | None, matrix: Matrix) -> Reason | None:
     row = matrix.generation(gpu.compute_capability) if gpu.compute_capability else None
     if row is None or version is None:
         return None
-    if not at_least(version, row.first_driver):
-        needed = f">= {row.first_driver}"
-    elif row.last_driver is not None and not at_least(row.last_driver, version.split(".")[0]):
-        needed = f"of branch {row.last_driver} or older"
-    else:
+    late = row.last_driver is not None and not at_least(row.last_driver, version.split(".")[0])
+    if not late and at_least(version, row.first_driver):
         return None
+    needed = f"of branch {row.last_driver} or older" if late else f">= {row.first_driver}"
     return Needs(
         subject=f"driver for {gpu.name}",
         needed=needed,
         found=version,
-        help=f"a driver {needed}",
+        help=Remedy(
+            words=f"a driver {needed}", driver=row.last_driver if late else row.first_driver
+        ),
         row=f"generations {row.id}",
     )
 
 
-def kernels(gpu: Gpu, tag: BuildTagRow) -> Reason | None:
+def kernels(gpu: Gpu, release: ReleaseRow, tag: BuildTagRow) -> Reason | None:
     """Code for a capability runs on the same major with an equal or higher minor, no other."""
     if gpu.compute_capability is None:
-        return Needs(subject=gpu.name, needed="a compute capability", found=UNKNOWN)
+        return Needs(subject=gpu.name, needed="a compute capability", found=UNKNOWN, row=release.id)
     if _has_code(tag, gpu.compute_capability):
         return None
-    return NoKernels(gpu=gpu.name, capability=gpu.compute_capability, carried=tag.capabilities)
+    return NoKernels(
+        gpu=gpu.name,
+        capability=gpu.compute_capability,
+        carried=tag.capabilities,
+        row=release.id,
+    )
 
 
 @lru_cache(maxsize=1 << 12)
@@ -245,7 +256,7 @@ def experts(want: Want, release: ReleaseRow, model: ModelRow) -> Reason | None:
             subject="expert_offload",
             needed="a model of experts",
             found=model.id,
-            help="`expert_offload` left out",
+            help=Remedy(words="`expert_offload` left out", want=(("expert_offload", None),)),
             row=model.id,
         )
     if release.memory_model in (MemoryModel.LLAMA_CPP, MemoryModel.COARSE_EXPERTS_IN_RAM):
@@ -328,7 +339,7 @@ def kind(gpu: Gpu) -> tuple[str | None, int]:
     return gpu.compute_capability, round((gpu.total_bytes or 0) / 2**30)
 
 
-def equal_cards(gpus: tuple[Gpu, ...]) -> Reason | None:
+def equal_cards(gpus: tuple[Gpu, ...], row: str | None = None) -> Reason | None:
     """Tensor parallelism runs at the pace of the slowest card and the size of the smallest."""
     if len({kind(gpu) for gpu in gpus}) == 1:
         return None
@@ -336,6 +347,7 @@ def equal_cards(gpus: tuple[Gpu, ...]) -> Reason | None:
         subject="tensor parallelism",
         needed="cards of one kind",
         found=", ".join(gpu.name for gpu in gpus),
+        row=row,
     )
 
 

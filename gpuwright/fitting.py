@@ -118,24 +118,30 @@ def _card_reasons(site: Site, combination: Combination) -> Iterator[Reason | Non
         if (gpu.name, gpu.compute_capability) not in asked:
             asked.add((gpu.name, gpu.compute_capability))
             yield compat.driven(gpu, site.host, site.matrix)
-            yield compat.kernels(gpu, combination.tag)
+            yield compat.kernels(gpu, release, combination.tag)
             yield compat.toolkit(gpu, combination.tag, site.matrix)
             yield compat.quantization(gpu, release, combination.checkpoint, site.matrix)
         if gpu.total_bytes is None:
-            yield Needs(subject=gpu.name, needed="a memory size", found="unknown")
+            yield Needs(subject=gpu.name, needed="a memory size", found="unknown", row=release.id)
         yield site.untold[gpu.uuid]
     pinned = site.want.tensor_parallel_size
     if gpus and splits_tensors(release):
         if pinned not in (None, len(gpus)):
-            yield Needs(subject="cards of one kind", needed=str(pinned), found=str(len(gpus)))
+            yield Needs(
+                subject="cards of one kind",
+                needed=str(pinned),
+                found=str(len(gpus)),
+                row=release.id,
+            )
         if pinned is None:
-            yield compat.equal_cards(gpus)
+            yield compat.equal_cards(gpus, release.id)
         yield compat.tensor_parallel(combination.model, len(gpus))
     elif pinned not in (None, 1):
         yield Needs(
             subject=f"tensor parallel size {pinned}",
             needed="an engine that splits tensors over cards",
             found=f"{release.engine}, which splits layers" if gpus else "the CPU alone",
+            row=release.id,
         )
 
 
@@ -179,6 +185,10 @@ def _fitted(site: Site, placed: Combination, way: Way) -> Candidate | Reason:
     if not isinstance(request, MemoryRequest):
         return request
     fit = _FITS[release.memory_model](request)
+    if isinstance(fit, OutOfMemory):
+        terms = site.matrix.terms(release)
+        figures = placed.checkpoint.id if terms is None else f"memory_terms {terms.id}"
+        return replace(fit, row=fit.row or figures)
     if not isinstance(fit, Fit):
         return fit
     around = surroundings(
@@ -209,7 +219,12 @@ def _fitted(site: Site, placed: Combination, way: Way) -> Candidate | Reason:
 def _refusing(hazards: tuple[HazardRow, ...]) -> Reason | None:
     for row in hazards:
         if row.effect is Effect.REFUSE:
-            return Hazardous(because=row.because, instead=row.instead, row=row.id)
+            return Hazardous(
+                because=row.because,
+                instead=row.instead,
+                found=row.when.words(),
+                row=f"hazards {row.id}",
+            )
     return None
 
 

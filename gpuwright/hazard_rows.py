@@ -78,6 +78,19 @@ class When:
             if each.default is not MISSING and getattr(self, each.name) != each.default
         )
 
+    def words(self) -> str:
+        """The conditions for people: "engines vllm, capabilities >=9.0"."""
+        values = {name: getattr(self, name) for name in self.named}
+        return ", ".join(
+            f"{name.replace('_', ' ')} "
+            + (" or ".join(map(str, value)) if isinstance(value, tuple) else _word(value))
+            for name, value in values.items()
+        )
+
+
+def _word(value: object) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
 
 RANGES = (
     "draft_tokens",

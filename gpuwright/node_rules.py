@@ -196,6 +196,7 @@ def disk_reason(
                 needed_bytes=size + DISK_MARGIN_BYTES,
                 free_bytes=free,
                 what=" and ".join(names),
+                row=checkpoint.id,
             )
     return None
 

@@ -19,6 +19,7 @@ from gpuwright.plan import ModelFile, Plan, PlannedGpu, PlanWarning, Rejection, 
 from gpuwright.refusals import gib
 from gpuwright.routing import route_for
 from gpuwright.site import Combination, Site
+from gpuwright.ways import taken_by_itself
 
 FEW_THREADS = 8
 
@@ -179,10 +180,7 @@ def _reasons(site: Site, best: Candidate) -> Iterator[str]:
         yield f"{best.kv.id} cache: nothing is lost, and the context fits"
     else:
         yield f"{best.kv.id} cache: {lossless} holds less context than the workload asks for"
-    yield (
-        f"attention backend {best.backend.backend}: "
-        + ("pinned" if pins.attention_backend else f"what {release.engine} takes here by itself")
-    )
+    yield f"attention backend {best.backend.backend}: {_backend_reason(site, best)}"
     if chosen.drafting is not None:
         row, tokens = chosen.drafting.row, chosen.drafting.tokens
         because = "pinned" if pins.speculation is not None else f"what {pins.workload.id} prefers"
@@ -198,6 +196,15 @@ def _reasons(site: Site, best: Candidate) -> Iterator[str]:
         yield f"{length}: as much as is known to hold"
     else:
         yield f"{length}: the most that fits in coarse steps"
+
+
+def _backend_reason(site: Site, best: Candidate) -> str:
+    engine, backend = best.combination.release.engine, best.backend.backend
+    if site.pins.attention_backend is not None:
+        return "pinned"
+    if taken_by_itself(best.combination, best.kv, backend):
+        return f"what {engine} takes here by itself"
+    return f"holds the pinned {best.kv.id} cache, and {engine} takes it only if told to"
 
 
 def _warnings(site: Site, best: Candidate, details: Details) -> Iterator[PlanWarning]:

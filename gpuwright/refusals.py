@@ -5,12 +5,13 @@ A Reason carries values and says one sentence: subject, what is needed, what was
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from gpuwright.plan import Rejection
 from gpuwright.quoting import sentence
+from gpuwright.remedies import CPU_INSTEAD, Remedy, said, that_help
 
 GIB = 2**30
 GIST = 4
@@ -54,7 +55,7 @@ class Reason(Protocol):
 
     def sentence(self) -> str: ...
 
-    def remedy(self) -> str | None: ...
+    def remedies(self) -> tuple[Remedy, ...]: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,14 +65,14 @@ class Needs:
     subject: str
     needed: str
     found: str
-    help: str | None = None
+    help: str | Remedy | None = None
     row: str | None = None
 
     def sentence(self) -> str:
         return f"{self.subject}: needs {self.needed}, found {self.found}"
 
-    def remedy(self) -> str | None:
-        return self.help
+    def remedies(self) -> tuple[Remedy, ...]:
+        return (self.help,) if isinstance(self.help, Remedy) else said(self.help)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,8 +87,8 @@ class DriverTooOld:
     def sentence(self) -> str:
         return f"CUDA {self.cuda} runtime: needs driver >= {self.needed}, found {self.found}"
 
-    def remedy(self) -> str | None:
-        return f"driver >= {self.needed}"
+    def remedies(self) -> tuple[Remedy, ...]:
+        return (Remedy(words=f"driver >= {self.needed}", driver=self.needed),)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,8 +113,8 @@ class NoKernels:
             f"binaries: hold code for compute capability {self.needed}, {self.gpu} has {self.found}"
         )
 
-    def remedy(self) -> str | None:
-        return None
+    def remedies(self) -> tuple[Remedy, ...]:
+        return ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,13 +123,19 @@ class Hazardous:
 
     because: str
     instead: str | None
+    found: str
+    """What of the combination meets it."""
     row: str | None = None
+
+    @property
+    def needed(self) -> str:
+        return self.instead or "another combination"
 
     def sentence(self) -> str:
         return self.because + (f"; instead: {self.instead}" if self.instead else "")
 
-    def remedy(self) -> str | None:
-        return self.instead
+    def remedies(self) -> tuple[Remedy, ...]:
+        return said(self.instead)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,13 +166,14 @@ class OutOfMemory:
     def found(self) -> str:
         return gib(self.available_bytes)
 
-    def remedy(self) -> str | None:
+    def remedies(self) -> tuple[Remedy, ...]:
         if self.largest_context_tokens:
-            return f"max_model_len of at most {self.largest_context_tokens:,} tokens"
+            words = f"max_model_len of at most {self.largest_context_tokens:,} tokens"
+            return (Remedy(words=words, want=(("max_model_len", self.largest_context_tokens),)),)
         shown = self.others_bytes >= GIB // 100
         if shown and self.needed_bytes <= self.available_bytes + self.others_bytes:
-            return f"{self.where} without the {gib(self.others_bytes)} that others hold"
-        return None
+            return said(f"{self.where} without the {gib(self.others_bytes)} that others hold")
+        return ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,8 +194,8 @@ class PortTaken:
         detail = f" ({', '.join(details)})" if details else ""
         return f"port {self.port}: needs to be free, {who}{detail} listens on {self.address}"
 
-    def remedy(self) -> str | None:
-        return f"another `port`, or {self.process or 'that process'} stopped"
+    def remedies(self) -> tuple[Remedy, ...]:
+        return said(f"another `port`, or {self.process or 'that process'} stopped")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,14 +209,22 @@ class DiskTooSmall:
     what: str
     row: str | None = None
 
+    @property
+    def needed(self) -> str:
+        return gib(self.needed_bytes)
+
+    @property
+    def found(self) -> str:
+        return gib(self.free_bytes)
+
     def sentence(self) -> str:
         return (
             f"disk {self.mount} below {self.path}: needs {gib(self.needed_bytes)} for {self.what}, "
             f"found {gib(self.free_bytes)} free"
         )
 
-    def remedy(self) -> str | None:
-        return f"{gib(self.needed_bytes - self.free_bytes)} more room on {self.mount}"
+    def remedies(self) -> tuple[Remedy, ...]:
+        return said(f"{gib(self.needed_bytes - self.free_bytes)} more room on {self.mount}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -223,8 +239,9 @@ class GpusUnusable:
     def sentence(self) -> str:
         return f"GPU ({self.status}): {self.detail or 'the driver does not answer'}"
 
-    def remedy(self) -> str | None:
-        return f"{self.help}; `gpus: none` serves on the CPU and leaves the card alone"
+    def remedies(self) -> tuple[Remedy, ...]:
+        leave = "`gpus: none`, which serves on the CPU and leaves the card alone"
+        return (*said(self.help), Remedy(words=leave, want=CPU_INSTEAD.want))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,10 +252,10 @@ class Superseded:
     row: str | None = None
 
     def sentence(self) -> str:
-        return f"runs here, and {self.by} does too; a pin would choose it"
+        return f"not looked at: {self.by} is newer and runs here, too"
 
-    def remedy(self) -> str | None:
-        return None
+    def remedies(self) -> tuple[Remedy, ...]:
+        return ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -255,8 +272,8 @@ class NoCard:
     def sentence(self) -> str:
         return f"device: needs {self.needed}, found {self.found}"
 
-    def remedy(self) -> str | None:
-        return None
+    def remedies(self) -> tuple[Remedy, ...]:
+        return ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -265,11 +282,19 @@ class CpuNotAsked:
 
     row: str | None = None
 
+    @property
+    def needed(self) -> str:
+        return "`gpus: none`"
+
+    @property
+    def found(self) -> str:
+        return "a card"
+
     def sentence(self) -> str:
         return "a card is there: the CPU serves only where `gpus` says none"
 
-    def remedy(self) -> str | None:
-        return "`gpus: none` to serve on the CPU"
+    def remedies(self) -> tuple[Remedy, ...]:
+        return (CPU_INSTEAD,)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -278,13 +303,25 @@ class Unlisted:
 
     subject: str
     file: str
-    row: str | None = None
+
+    @property
+    def needed(self) -> str:
+        return f"a row in {self.file}"
+
+    @property
+    def found(self) -> str:
+        return "none"
+
+    @property
+    def row(self) -> str:
+        return self.file
 
     def sentence(self) -> str:
         return f"{self.subject}: unknown, no row in {self.file}"
 
-    def remedy(self) -> str | None:
-        return f"a row for {self.subject} in {self.file}" if self.file.endswith(".yaml") else None
+    def remedies(self) -> tuple[Remedy, ...]:
+        listed = self.file.endswith(".yaml")
+        return said(f"a row for {self.subject} in {self.file}" if listed else None)
 
 
 def rejection_of(candidate: str, reason: Reason) -> Rejection:
@@ -317,15 +354,21 @@ class Refusal:
 
 
 def refuse(
-    model: str, summary: str, reasons: Iterable[Reason], why_not: Iterable[Rejection] = ()
+    model: str,
+    summary: str,
+    reasons: Iterable[Reason],
+    why_not: Iterable[Rejection] = (),
+    *,
+    helps: Callable[[Remedy], bool],
 ) -> Refusal:
-    """A Refusal from reasons, its remedies in their order, each once."""
+    """A Refusal from reasons with its remedies in their order, each once. Those that can be tried
+    stand there if they help."""
     reasons = tuple(reasons)
-    remedies = dict.fromkeys(help for reason in reasons if (help := reason.remedy()))
+    remedies = (each for reason in reasons for each in reason.remedies())
     return Refusal(
         model=model,
         summary=summary,
         reasons=tuple(dict.fromkeys(reason.sentence() for reason in reasons)),
-        remedies=tuple(remedies),
+        remedies=tuple(that_help(remedies, helps)),
         why_not=tuple(why_not),
     )

@@ -6,6 +6,7 @@ Pure: no clock, network, process or environment. The same three give the same an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from gpuwright.candidates import Build, Failure, builds, candidates, may_apply, may_offload
@@ -26,8 +27,10 @@ from gpuwright.refusals import (
     Reason,
     Refusal,
     Superseded,
+    WantError,
     refuse,
 )
+from gpuwright.remedies import Remedy
 from gpuwright.routing import route_for
 from gpuwright.rows import Effect, Preference, WorkloadRow
 from gpuwright.site import Site
@@ -44,32 +47,73 @@ def decide(host: Host, want: Want, matrix: Matrix) -> Plan | Refusal:
     planned only where `gpus` says none: a broken driver is a refusal, not a slow service. Raises
     WantError where `want` names what the matrix or the node does not have.
     """
-    pins = resolve_pins(want, matrix)
-    site = Site(host=host, want=want, pins=pins, matrix=matrix)
+    site = Site(host=host, want=want, pins=resolve_pins(want, matrix), matrix=matrix)
     reasons = tuple(node_reasons(host, want, matrix))
     if reasons:
-        return refuse(want.model, "this node cannot serve", reasons)
+        summary = "this node cannot serve"
+        return refuse(want.model, summary, reasons, helps=lambda each: _helps(site, each))
     if want.gpus:
         pinned_gpus(host, want)
+    decision = _planned(site)
+    return decision if isinstance(decision, Plan) else _refusal(site, decision)
+
+
+def _planned(site: Site) -> Plan | list[Failure]:
+    """The plan of the best candidate, or why there is none; of the node as a whole nothing is asked
+    here."""
     running, failures = builds(site)
-    ranked: list[Ranked] = []
-    passed: list[ModelRow] = []
-    # A lesser model can only win by what stands before merit, so often it need not be looked at.
-    models = sorted(pins.models, key=lambda model: -model.merit)
-    for index, model in enumerate(models):
-        if ranked and _settled(site, running, ranked, models[index:]):
-            passed = models[index:]
-            break
-        found, lost = _of_model(site, running, model)
-        ranked += found
-        failures += lost
+    ranked, lost, passed = _ranked(site, running)
     if not ranked:
-        return _refusal(site, failures)
+        # What no newest release can, an older one may.
+        every, failures = builds(site, superseded=True)
+        ranked, more, passed = _ranked(site, [each for each in every if each not in running])
+        lost += more
+    failures += lost
+    if not ranked:
+        return failures
     (best_rank, best), *losers = sorted(ranked, key=lambda each: each[0])
     why_not = [failure.rejection for failure in failures]
     why_not += [_lost(loser, rank, best_rank) for rank, loser in losers]
     why_not += [Rejection(candidate=model.id, reason=_PASSED) for model in passed]
     return plan_of(site, best, tuple(why_not))
+
+
+def _ranked(site: Site, running: list[Build]) -> tuple[list[Ranked], list[Failure], list[ModelRow]]:
+    """Candidates with their ranks, what fails, and the models that were not looked at: a lesser one
+    can only win by what stands before merit."""
+    ranked: list[Ranked] = []
+    failures: list[Failure] = []
+    models = sorted(site.pins.models, key=lambda model: -model.merit)
+    for index, model in enumerate(models):
+        if ranked and _settled(site, running, ranked, models[index:]):
+            return ranked, failures, models[index:]
+        found, lost = _of_model(site, running, model)
+        ranked += found
+        failures += lost
+    return ranked, failures, []
+
+
+def _helps(site: Site, remedy: Remedy) -> bool:
+    """Whether a plan comes of a remedy that can be tried."""
+    want = replace(site.want, **dict(remedy.want))
+    host = site.host
+    if remedy.driver is not None:
+        host = replace(host, driver_version=remedy.driver)
+    try:
+        pins = resolve_pins(want, site.matrix)
+    except WantError:
+        return False
+    changed = Site(host=host, want=want, pins=pins, matrix=site.matrix)
+    running, _ = builds(changed, superseded=True)
+    pinned = want.expert_offload
+    return any(
+        isinstance(answer, Candidate)
+        for offload in ((False, True) if pinned is None else (pinned,))
+        for model in pins.models
+        for build in running
+        if not offload or pinned or may_offload(changed, build)
+        for answer in candidates(changed, build, model, offload=offload)
+    )
 
 
 def _of_model(
@@ -123,7 +167,13 @@ def _refusal(site: Site, failures: list[Failure]) -> Refusal:
     if not reasons:
         reasons = [Needs(subject="pins", needed="a build that meets them all", found="none")]
     summary = f"no way to serve {site.want.model} fits this node"
-    return refuse(site.want.model, summary, reasons, [failure.rejection for failure in failures])
+    return refuse(
+        site.want.model,
+        summary,
+        reasons,
+        [failure.rejection for failure in failures],
+        helps=lambda each: _helps(site, each),
+    )
 
 
 def _nearest_to_fitting(failures: list[Failure]) -> Iterator[Reason]:

@@ -132,8 +132,24 @@ def _backend(
     site: Site, combination: Combination, kv: KvCacheDtypeRow
 ) -> AttentionBackendRow | Reason:
     """The backend that the engine takes by itself, or the pinned one, if it fits every card."""
+    asked, release, pins = _asked(combination, kv), combination.release, site.pins
+    rows = site.matrix.backends(release.engine)
+    found = attention.chosen(release, rows, asked, pinned=pins.attention_backend)
+    if isinstance(found, AttentionBackendRow) or pins.attention_backend or not pins.kv_cache_dtype:
+        return found
+    # Who pins a cache wants the backend that holds it, though the engine would not take it itself.
+    return attention.beyond(release, rows, asked) or found
+
+
+def taken_by_itself(combination: Combination, kv: KvCacheDtypeRow, backend: str) -> bool:
+    """Whether the engine would try `backend` here if nobody told it to."""
+    return backend in attention.order(combination.release, _asked(combination, kv)[0])
+
+
+def _asked(combination: Combination, kv: KvCacheDtypeRow) -> list[attention.Asked]:
+    """What is asked of attention, on each kind of card."""
     architecture = combination.model.architecture
-    asked = [
+    return [
         attention.Asked(
             capability=capability,
             kv=kv.id,
@@ -145,5 +161,3 @@ def _backend(
         )
         for capability in combination.capabilities or (None,)
     ]
-    rows = site.matrix.backends(combination.release.engine)
-    return attention.chosen(combination.release, rows, asked, pinned=site.pins.attention_backend)

@@ -2,9 +2,10 @@
 
 import pytest
 
-from gpuwright.attention import Asked, chosen, order, reason_against
+from gpuwright.attention import Asked, beyond, chosen, order, reason_against
 from gpuwright.attention_rows import AttentionBackendRow, Toolchain
 from gpuwright.load import load_matrix
+from gpuwright.refusals import Needs
 
 MATRIX = load_matrix()
 VLLM = MATRIX.engine_release("vllm", "0.33.0")
@@ -52,10 +53,11 @@ def test_a_pinned_backend_is_taken_or_refused_and_never_another():
     )
 
 
-def test_a_backend_that_the_engine_never_takes_by_itself_is_offered():
+def test_a_backend_that_the_engine_never_takes_by_itself_is_found_beyond_its_order():
     question = asked(kv="fp8_e4m3", family="gemma4", head_sizes=(256, 512))
-    reason = chosen(VLLM, ROWS, [question])
-    assert "attention_backend flashinfer under vllm" in reason.remedy()
+    assert isinstance(chosen(VLLM, ROWS, [question]), Needs)
+    assert beyond(VLLM, ROWS, [question]).backend == "flashinfer"
+    assert beyond(VLLM, ROWS, [asked(kv="fp8_e4m3", mla=True, family="gemma4")]) is None
 
 
 def test_flash_attention_has_a_version_per_card():

@@ -4,6 +4,8 @@ import copy
 
 import pytest
 
+from gpuwright.launch import launch
+from gpuwright.layout import Layout
 from gpuwright.plan import Plan
 from gpuwright.refusals import WantError
 from gpuwright.site import UNTOLD_BYTES
@@ -76,12 +78,21 @@ def test_nvfp4_is_chosen_where_the_card_computes_it():
     assert planned("2x3090-pcie", {"model": "qwen3.6-27b"}).quantization == "int4"
 
 
-def test_a_cache_that_the_engines_own_backend_lacks_is_refused_with_a_backend_that_has_it():
+def test_a_pinned_cache_that_the_engines_own_backends_lack_takes_one_that_has_it():
     wanted = {"model": "gemma-4-26b", "engine": "vllm", "kv_cache_dtype": "fp8"}
-    refusal = refused("1x3090", wanted)
-    assert refusal.remedies == ("attention_backend flashinfer under vllm",)
-    plan = planned("1x3090", wanted | {"attention_backend": "flashinfer"})
+    plan = planned("1x3090", wanted)
     assert (plan.attention_backend, plan.kv_cache_dtype) == ("flashinfer", "fp8_e4m3")
+    assert (
+        "attention backend flashinfer: holds the pinned fp8_e4m3 cache, and vllm takes it only "
+        "if told to"
+    ) in plan.reasons
+    argv = launch(plan, Layout(), "MODEL", "ENGINE").argv
+    assert argv[argv.index("--attention-backend") + 1] == "FLASHINFER"
+
+
+def test_a_cache_that_nobody_pins_never_leads_to_a_backend_that_the_engine_would_not_take():
+    plan = planned("1x3090", {"model": "gemma-4-26b", "engine": "vllm"})
+    assert any("by itself" in each for each in plan.reasons)
 
 
 def test_experts_that_do_not_divide_are_refused_on_ampere():

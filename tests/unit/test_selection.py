@@ -64,9 +64,9 @@ def test_pins_are_honoured():
 def test_a_pinned_context_that_does_not_fit_is_refused_with_the_one_that_would():
     pins = {"checkpoint": "qwen3.6-27b-int4-autoround", "engine": "vllm"}
     refusal = refused("1x3090", pins | {"max_model_len": 262144})
-    assert refusal.remedies == ("max_model_len of at most 93,952 tokens",)
-    assert planned("1x3090", pins | {"max_model_len": 93952}).max_model_len == 93952
-    refused("1x3090", pins | {"max_model_len": 93952 + 2048})
+    assert refusal.remedies == ("max_model_len of at most 95,488 tokens",)
+    assert planned("1x3090", pins | {"max_model_len": 95488}).max_model_len == 95488
+    refused("1x3090", pins | {"max_model_len": 95488 + 512})
 
 
 def test_a_context_beyond_the_models_own_is_refused():
