@@ -54,8 +54,10 @@ def test_the_cpu_is_offered_only_where_it_serves(rig, model):
         assert isinstance(decided(rig, {"model": model, "gpus": "none"}), Plan)
 
 
-def test_the_cpu_is_not_offered_for_a_model_without_gguf():
-    refusal = refused_on(["GTX 1080 Ti"], {"model": "llama-3.1-8b-instruct"}, driver="580")
+def test_the_cpu_is_not_offered_for_weights_that_it_does_not_load():
+    wanted = {"model": "llama-3.1-8b-instruct", "checkpoint": "llama-3.1-8b-instruct-bf16"}
+    refusal = refused_on(["GTX 1080 Ti"], wanted, driver="580")
+    assert any(each.row == "llama.cpp-b11434" for each in refusal.why_not)
     assert not any("gpus: none" in each for each in refusal.remedies)
 
 
