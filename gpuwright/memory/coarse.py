@@ -13,6 +13,8 @@ from gpuwright.memory.request import (
     spared,
     tight,
     token_figures,
+    usable_bytes,
+    with_spare,
 )
 from gpuwright.memory.sglang import token_bytes
 from gpuwright.memory.vllm import prompt_workspace_bytes
@@ -31,7 +33,7 @@ def fit_with_experts_in_ram(request: MemoryRequest) -> Fit | Reason:
     """As `fit`, with all routed experts in RAM and the dense part on the devices."""
     if not request.expert_bytes:
         return Needs(subject="weights", needed="routed experts to keep in RAM", found="none")
-    needed = request.expert_bytes + request.host_bytes
+    needed = with_spare(request.expert_bytes + request.host_bytes)
     if needed > request.ram_available_bytes:
         return OutOfMemory(
             where="RAM",
@@ -69,16 +71,25 @@ def _fit(request: MemoryRequest, *, experts_in_ram: int) -> Fit | Reason:
         own_draft=request.draft_tokens > 0 and drafter is None,
         drafter=(drafter.groups or ()) if drafter is not None else (),
     )
-    left = device.available_bytes - weights - beside - workspace - state * sequences
-    pool = max(0, left) * terms.max_share_percent // 100
+    fixed = weights + beside + workspace + state * sequences
+    left = device.available_bytes - fixed
+    pool = max(
+        0,
+        min(
+            left * terms.max_share_percent // 100,
+            usable_bytes(device.available_bytes) - fixed,
+        ),
+    )
     for tokens in request.contexts():
         if pool >= spared(per_token * tokens):
             break
     else:
-        needed = spared(per_token * tokens) * 100 // terms.max_share_percent
+        needed = spared(per_token * tokens)
         return OutOfMemory(
             where=device.name,
-            needed_bytes=device.available_bytes - left + needed,
+            needed_bytes=max(
+                fixed + -(-needed * 100 // terms.max_share_percent), with_spare(fixed + needed)
+            ),
             available_bytes=device.available_bytes,
             others_bytes=device.others_bytes,
             what=f"weights, workspace and one request of {tokens:,} tokens",

@@ -1,7 +1,9 @@
 """llama.cpp: weights, a cache of fixed size per slot, and buffers that grow with the context.
 
 Layers are split over the cards by the room that each has; where the request allows it, experts of
-the first layers stay in RAM, of as few layers as the cards need.
+the first layers stay in RAM, of as few layers as the cards need. What may give way without harm
+(slots, layers with their experts on a card, context beyond the workload's) leaves a card
+comfortable; only what is asked for fills it to the last percents.
 """
 
 from __future__ import annotations
@@ -29,8 +31,11 @@ from gpuwright.memory.request import (
     Figures,
     Fit,
     MemoryRequest,
+    comfort_bytes,
     first_that_fits,
     tight,
+    usable_bytes,
+    with_spare,
 )
 from gpuwright.memory.split import layer_split
 from gpuwright.plan import MemoryPlan, MemoryTerm
@@ -68,8 +73,8 @@ def fit(request: MemoryRequest) -> Fit | Reason:
 
 
 def _with_experts_in_ram(request: MemoryRequest, whole: _Placing) -> Fit | OutOfMemory:
-    """The experts of as few layers in RAM as the longest context that is wanted takes, where
-    `whole` does not fit."""
+    """The experts of as few layers in RAM as leave the cards at ease with the longest context that
+    is wanted, or of as many as RAM holds; `whole` does not fit."""
     placings = {0: whole}
 
     def placing(in_ram: int) -> _Placing:
@@ -77,29 +82,29 @@ def _with_experts_in_ram(request: MemoryRequest, whole: _Placing) -> Fit | OutOf
             placings[in_ram] = _Placing(request, in_ram)
         return placings[in_ram]
 
-    most = request.architecture.moe_layers
+    most = whole.most_in_ram()
     pinned = request.max_model_len
     target = min(request.target_context_tokens, request.model_context_tokens)
     wanted = [each for each in request.contexts() if pinned is not None or each <= target]
-    longest = first_that_fits(wanted, lambda tokens: placing(most).fits(tokens))
-    for tokens in wanted[wanted.index(longest) :] if longest is not None else ():
-        low, high = 1, most
-        probes = []
-        if len(request.devices) == 1:
-            # What is short tells nearly how many it takes, so that is tried before halving.
-            near = -(-whole.missing_bytes(tokens) * most // request.expert_bytes)
-            probes = [near - 1, near]
-        while low < high:
-            middle = probes.pop() if probes else (low + high) // 2
-            if not low <= middle < high:
-                continue
-            if placing(middle).fits(tokens):
-                high = middle
-            else:
-                low = middle + 1
-        if placing(low).ram_shortage() is None:
-            return placing(low).largest()
-    return placing(most).shortage()
+    tokens = first_that_fits(wanted, lambda tokens: placing(most).fits(tokens)) if most else None
+    if tokens is None:
+        return placing(request.architecture.moe_layers).shortage()
+    low, high = 1, most
+    probes = []
+    if len(request.devices) == 1:
+        # What is short tells nearly how many it takes, so that is tried before halving.
+        short = whole.missing_bytes(tokens) * request.architecture.moe_layers
+        near = -(-short // request.expert_bytes)
+        probes = [near - 1, near]
+    while low < high:
+        middle = probes.pop() if probes else (low + high) // 2
+        if not low <= middle < high:
+            continue
+        if placing(middle).fits(tokens, comfortable=True):
+            high = middle
+        else:
+            low = middle + 1
+    return placing(low).largest()
 
 
 class _Placing:
@@ -118,7 +123,16 @@ class _Placing:
         """For each device, its part of the weights in bytes."""
         if len(request.devices) > 1:
             self.split, self.shares = self._over_devices()
-        self.rooms = [each.available_bytes * 50 for each in request.devices]
+        self.rooms = [usable_bytes(each.available_bytes) for each in request.devices]
+        """What each device may hold."""
+        self.comfort = self.rooms
+        """What it had better hold; of RAM an eighth is left out already."""
+        if request.on_gpu:
+            comfort = [
+                each.available_bytes - comfort_bytes(each.available_bytes)
+                for each in request.devices
+            ]
+            self.comfort = [min(pair) for pair in zip(comfort, self.rooms, strict=True)]
         self.prompt_cache = prompt_cache_bytes(request.ram_bytes)
         self.rates = rates(architecture, request.kv)
         self.main_bytes = request.projector_bytes
@@ -242,55 +256,67 @@ class _Placing:
         )
         return found[index], devices[index], index
 
-    def holds(self, wanted: int, slots: int) -> bool:
-        """Whether each device has room, with something to spare."""
+    def holds(self, wanted: int, slots: int, *, comfortable: bool = False) -> bool:
+        """Whether each device has room, with something to spare, or so much that it is at ease."""
         request = self.request
         choosing = request.on_gpu and request.max_model_len is None
         spare = DRAFT_SPARE_BYTES if choosing and self.draft_token is not None else 0
-        for held, room in zip(self.filled(wanted, slots), self.rooms, strict=True):
-            if (held + spare) * 51 > room:
+        rooms = self.rooms
+        if comfortable:
+            rooms, spare = self.comfort, 0
+        for held, room in zip(self.filled(wanted, slots), rooms, strict=True):
+            if held + spare > room:
                 return False
             spare = 0
         return True
 
     def missing_bytes(self, tokens: int) -> int:
-        """How much room the devices lack for the fewest slots of `tokens`."""
-        held = self.filled(tokens, self.request.max_num_seqs or 1)
-        return sum(held) * 51 // 50 - sum(self.rooms) // 50
+        """How much room the devices lack for the fewest slots of `tokens` at ease."""
+        return sum(self.filled(tokens, self.request.max_num_seqs or 1)) - sum(self.comfort)
 
-    def fits(self, tokens: int) -> bool:
-        """Whether `slots` finds any: on cards, whether the fewest fit that it may answer."""
+    def _slots(self, tokens: int) -> range:
+        """Slots that may be answered with `tokens` each, most first: they give way before a pinned
+        context does, or one that the workload asks for."""
         request = self.request
-        if not request.on_gpu:
+        most = request.max_num_seqs or request.target_num_seqs
+        rigid = request.max_num_seqs is not None or self._beyond(tokens)
+        return range(most, most - 1 if rigid else 0, -1)
+
+    def _beyond(self, tokens: int) -> bool:
+        """Whether nobody asked for so long a context."""
+        return self.request.max_model_len is None and tokens > self.request.target_context_tokens
+
+    def fits(self, tokens: int, *, comfortable: bool = False) -> bool:
+        """Whether `slots` finds any: on cards, whether the fewest fit that it may answer."""
+        if not self.request.on_gpu:
             return self.slots(tokens) is not None
-        if request.max_num_seqs is not None:
-            return self.holds(tokens, request.max_num_seqs)
-        spare = request.max_model_len is None and tokens > request.target_context_tokens
-        return self.holds(tokens, request.target_num_seqs if spare else 1)
+        least = self._slots(tokens)[-1]
+        return self.holds(tokens, least, comfortable=comfortable or self._beyond(tokens))
 
     def slots(self, tokens: int) -> int | None:
-        """Slots of `tokens` each that fit: the pin, or as many as are wanted or fewer; or None."""
-        request = self.request
-        if request.max_num_seqs is not None:
-            return request.max_num_seqs if self.holds(tokens, request.max_num_seqs) else None
-        if self.holds(tokens, request.target_num_seqs):
-            return request.target_num_seqs
-        # Slots give way before a pinned context does, or one that the workload asks for.
-        if request.max_model_len is None and tokens > request.target_context_tokens:
-            return None
-        for slots in range(request.target_num_seqs - 1, 0, -1):
-            if self.holds(tokens, slots):
-                return slots
+        """Slots of `tokens` each that fit: the most that leave the devices at ease, or else the
+        most that fit at all; or None."""
+        for comfortable in (True,) if self._beyond(tokens) else (True, False):
+            for slots in self._slots(tokens):
+                if self.holds(tokens, slots, comfortable=comfortable):
+                    return slots
         return None
 
-    def ram_shortage(self) -> OutOfMemory | None:
-        if not self.in_ram:
-            return None
+    def _ram_bytes(self) -> int:
+        """RAM beside the experts, where some are there."""
+        beside = self.request.host_bytes + CPU_RUNTIME_BYTES + self.prompt_cache
+        return beside + self._saved_bytes(self.request.sequences)
+
+    def most_in_ram(self) -> int:
+        """Of how many layers RAM holds the experts."""
         request = self.request
-        slots = request.max_num_seqs or 1
-        needed = self.ram_experts_bytes + request.host_bytes + CPU_RUNTIME_BYTES
-        needed += self.prompt_cache + self._saved_bytes(slots)
-        if needed <= request.ram_available_bytes:
+        room = usable_bytes(request.ram_available_bytes) - self._ram_bytes()
+        return max(0, min(self.moe, room * self.moe // request.expert_bytes))
+
+    def ram_shortage(self) -> OutOfMemory | None:
+        request = self.request
+        needed = with_spare(self.ram_experts_bytes + self._ram_bytes())
+        if not self.in_ram or needed <= request.ram_available_bytes:
             return None
         return OutOfMemory(
             where="RAM",
@@ -315,7 +341,7 @@ class _Placing:
         needed, device, _ = self.fullest(tokens, slots)
         return OutOfMemory(
             where=device.name,
-            needed_bytes=needed * 51 // 50,
+            needed_bytes=with_spare(needed),
             available_bytes=device.available_bytes,
             others_bytes=device.others_bytes,
             what=f"weights, buffers and {slots} x {tokens:,} tokens",

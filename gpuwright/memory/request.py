@@ -16,7 +16,8 @@ from gpuwright.rows import KvCacheDtypeRow
 GIB = 2**30
 MIB = 2**20
 SPARE_PERCENT = 2
-"""A cache that is not so much larger than one whole request starts or fails by chance."""
+"""Of a device, what every plan leaves free; of one whole request, what a cache has beyond it.
+With less, a start succeeds or fails by chance."""
 TIGHT_SHARE = 0.06
 """A plan that leaves less than this share of its device says so."""
 _STEPS = (1, 1.5)
@@ -223,6 +224,16 @@ class Fit:
     @property
     def warnings(self) -> tuple[str, ...]:
         return self.details().warnings
+
+
+def usable_bytes(available_bytes: int) -> int:
+    """What a plan may fill of a device at most."""
+    return available_bytes * (100 - SPARE_PERCENT) // 100
+
+
+def with_spare(needed_bytes: int) -> int:
+    """What a device must have for `needed_bytes` and the spare beside them."""
+    return -(-needed_bytes * 100 // (100 - SPARE_PERCENT))
 
 
 def comfort_bytes(available_bytes: int) -> int:

@@ -24,7 +24,9 @@ from gpuwright.memory.request import (
     comfort_bytes,
     first_that_fits,
     less_than_advised,
+    spared,
     tight,
+    usable_bytes,
 )
 from gpuwright.plan import MemoryPlan, MemoryTerm
 from gpuwright.refusals import Needs, OutOfMemory, Reason
@@ -204,9 +206,11 @@ def _attempt(request: MemoryRequest, workspace: int, max_share_percent: int) -> 
     shared = layout(request)
     assert terms is not None and isinstance(shared, Pool)
     graphs = 0 if terms.graphs_in_budget else graph_bytes(request)
+    # What a prompt takes outside the pool is free until one is read.
+    room = min(usable_bytes(device.available_bytes), device.available_bytes - workspace)
     percent = min(
         max_share_percent,
-        max(0, device.available_bytes - workspace - graphs) * 100 // max(1, device.total_bytes),
+        max(0, room - graphs) * 100 // max(1, device.total_bytes),
     )
     if request.share is not None:
         percent = int(request.share * 100 + 0.5)
@@ -222,7 +226,7 @@ def _attempt(request: MemoryRequest, workspace: int, max_share_percent: int) -> 
         least = contexts[-1]
         return OutOfMemory(
             where=device.name,
-            needed_bytes=spent + workspace + shared.need(least) * shared.block_bytes * 51 // 50,
+            needed_bytes=spent + workspace + spared(shared.need(least) * shared.block_bytes),
             # What is compared: the share of the card that the engine may fill.
             available_bytes=min(device.available_bytes, max(0, budget + graphs + workspace)),
             others_bytes=device.others_bytes,

@@ -62,14 +62,48 @@ def test_sglang_pool_is_what_the_static_share_leaves():
 
 
 @given(fits, architectures, memories, options)
-def test_a_plan_that_fits_stays_inside_its_device(fit, architecture, available, more):
+def test_a_plan_that_fits_leaves_2_percent_of_its_device(fit, architecture, available, more):
     answer = fit(request(architecture, "bf16", available, **more))
     if isinstance(answer, Fit):
-        assert answer.memory.margin_bytes >= 0
+        assert answer.figures.reserve_bytes * 100 >= available * 2
         assert all(term.bytes >= 0 for term in answer.memory.terms)
         assert answer.max_num_seqs >= 1
     else:
         assert answer.needed_bytes > 0
+
+
+@given(
+    st.sampled_from([*FITS, coarse.fit_with_experts_in_ram]),
+    st.lists(memories, min_size=1, max_size=4),
+    st.integers(min_value=0, max_value=128 * GIB),
+    st.integers(min_value=GIB, max_value=80 * GIB),
+    st.none() | st.sampled_from([2048, 32768]),
+    options,
+)
+def test_every_device_of_a_plan_keeps_2_percent(fit, rooms, ram, weights, context, more):
+    asked = request(
+        QWEN_A3B,
+        "q8_0" if fit is llama_cpp.fit else "bf16",
+        GIB,
+        **more,
+        weights_bytes=weights,
+        expert_bytes=weights * 7 // 8,
+        offload=True,
+        ram_bytes=ram,
+        ram_available_bytes=ram,
+        max_model_len=context,
+    )
+    devices = tuple(
+        DeviceMemory(name=f"GPU {index}", total_bytes=room, available_bytes=room * 15 // 16)
+        for index, room in enumerate(rooms)
+    )
+    answer = fit(replace(asked, devices=devices))
+    if not isinstance(answer, Fit):
+        return
+    assert answer.figures.reserve_bytes * 100 >= answer.memory.available_bytes * 2
+    layers = answer.cpu_expert_layers
+    if layers:
+        assert weights * 7 // 8 * layers // QWEN_A3B.layers * 100 <= ram * 98
 
 
 @given(fits, architectures, memories, memories, options)
