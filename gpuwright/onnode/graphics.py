@@ -5,44 +5,26 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from gpuwright.onnode.calls import (
+    DRIVER_NOT_LOADED,
+    LIB_RM_VERSION_MISMATCH,
+    LIBRARY_NOT_FOUND,
+    LOST,
+    NO_PERMISSION,
+)
 from gpuwright.onnode.children import Child, start, value
+from gpuwright.onnode.condition import add_condition, add_processes
+from gpuwright.onnode.controllers import controllers, device_nodes, ignored
+from gpuwright.onnode.kernel_log import xids
 from gpuwright.onnode.nvml import ask, library_in_reach
-from gpuwright.onnode.outcome import clean
 from gpuwright.onnode.tree import Tree
 
-NVIDIA = "10de:"
 _TRACES = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")
-_LIB_RM_VERSION_MISMATCH = 18
-_DRIVER_NOT_LOADED = 9
-_LIBRARY_NOT_FOUND = 12
-_GPU_LOST = 15
-_NO_PERMISSION = 4
-
-
-def controllers(tree: Tree) -> list[dict[str, Any]]:
-    """Display and 3D controllers of every vendor, in PCI order."""
-    found = []
-    for address in tree.names("/sys/bus/pci/devices"):
-        place = f"/sys/bus/pci/devices/{address}"
-        kind = tree.word(f"{place}/class") or ""
-        if not kind.startswith("0x03"):
-            continue
-        vendor, device = tree.word(f"{place}/vendor"), tree.word(f"{place}/device")
-        driver = tree.link(f"{place}/driver")
-        found.append(
-            {
-                "address": clean(address, 40),
-                "id": clean(f"{(vendor or '')[2:]}:{(device or '')[2:]}", 20).lower(),
-                "class": clean(kind, 20),
-                "driver": clean(driver.rsplit("/", 1)[-1], 60) if driver else None,
-            }
-        )
-    return sorted(found, key=lambda one: _order(one["address"]))
-
-
-def _order(address: str) -> tuple[int, str]:
-    domain = address.partition(":")[0]
-    return (int(domain, 16) if re.match(r"[0-9a-fA-F]{1,8}\Z", domain) else 0, address)
+_SECONDS = 3.0
+_CARD_SECONDS = 2.0
+"""A card that nothing keeps awake takes more than a second to start."""
+_LOST_KEYS = ("index", "pci_address", "error")
+_UNUSED = "the driver holds it but cannot use it"
 
 
 def module_version(tree: Tree) -> str | None:
@@ -55,85 +37,115 @@ def module_version(tree: Tree) -> str | None:
 class Inquiry:
     """The question to the driver, asked in a child while the rest of the node is read."""
 
-    def __init__(self, tree: Tree, carried: str | None, seconds: float) -> None:
+    def __init__(self, tree: Tree, carried: str | None) -> None:
         self.tree = tree
-        self.seconds = seconds
         self.pci = controllers(tree)
+        self.nvidia = [one for one in self.pci if one["vendor"] == "nvidia"]
+        self.seconds = _SECONDS + _CARD_SECONDS * max(1, len(self.nvidia))
         self.child: Child | None = None
-        nvidia = any(one["id"].startswith(NVIDIA) for one in self.pci)
         traces = any(tree.exists(path) for path in _TRACES)
-        if nvidia or traces or library_in_reach(tree):
-            self.child = start(lambda: ask(carried), seconds)
+        if self.nvidia or traces or library_in_reach(tree):
+            self.child = start(lambda: ask(carried), self.seconds)
 
     def answer(self, container: bool) -> dict[str, Any]:
         """The document's `gpus`. In a `container` the PCI bus shows more than one may use."""
         module = module_version(self.tree)
         answer: dict[str, Any] | None = None
+        logged: dict[str, list[int]] | None = None
         if self.child is not None:
             heard = value(self.child)
             answer = heard if isinstance(heard, dict) else {"hung": True}
-        status, detail = judged(self.pci, module, answer, container, self.seconds)
+            logged = xids(self.tree)
         said = answer or {}
+        devices = said.get("devices") or []
+        lost = _lost(self.nvidia, said, container)
+        add_processes(devices, self.tree, container)
+        add_condition(devices, lost, logged)
+        status, detail = self.judged(module, answer, lost, container)
         return {
+            "source": "nvml" if answer and answer.get("error_code", -1) is None else None,
             "status": status,
             "detail": detail,
             "driver_version": said.get("driver_version") or module,
             "cuda_version": said.get("cuda_version"),
-            "devices": said.get("devices") or [],
+            "devices": devices,
+            "lost": lost,
+            "pairs": said.get("pairs") or [],
             "pci": self.pci,
+            "ignored": ignored(self.pci),
+            "device_nodes": device_nodes(self.tree),
         }
 
+    def judged(
+        self,
+        module: str | None,
+        answer: dict[str, Any] | None,
+        lost: list[dict[str, Any]],
+        container: bool,
+    ) -> tuple[str, str]:
+        """Status and sentence from the PCI bus, the module's version and NVML's answer."""
+        if answer is None:
+            return "no_gpu", _without_nvidia(self.pci)
+        if answer.get("hung"):
+            return "unreadable", (
+                f"the NVIDIA driver did not answer within {self.seconds:g} s: it hangs or died; "
+                "see the kernel log, a reboot may be needed"
+            )
+        code, error = answer["error_code"], answer["error"]
+        if code is None:
+            return _of_devices(self.nvidia, answer, lost, container)
+        if code == LIB_RM_VERSION_MISMATCH:
+            library = answer["library_version"] or "of another version"
+            return "driver_mismatch", (
+                f"the loaded NVIDIA kernel module is {module or 'of unknown version'}, the driver "
+                f"library is {library}: reboot, or reload the module"
+            )
+        if code == LOST:
+            return "gpu_lost", f"a GPU has fallen off the bus ({error}): see the kernel log for Xid"
+        if code in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND):
+            return _without_driver(self.nvidia, self.pci, module, code)
+        if code == NO_PERMISSION:
+            return "unreadable", f"the NVIDIA driver may not be asked by this user: {error}"
+        return "unreadable", f"the NVIDIA driver cannot be asked: {error}"
 
-def judged(
-    pci: list[dict[str, Any]],
-    module: str | None,
-    answer: dict[str, Any] | None,
-    container: bool,
-    seconds: float,
-) -> tuple[str, str]:
-    """Status and sentence from the PCI bus, the module's version and NVML's answer."""
-    nvidia = [one for one in pci if one["id"].startswith(NVIDIA)]
-    if answer is None:
-        return "no_gpu", _without_nvidia(pci)
-    if answer.get("hung"):
-        return "unreadable", (
-            f"the NVIDIA driver did not answer within {seconds:g} s: it hangs or died; "
-            "see the kernel log, a reboot may be needed"
-        )
-    code, error = answer["error_code"], answer["error"]
-    if code is None:
-        return _of_devices(nvidia, answer, container)
-    if code == _LIB_RM_VERSION_MISMATCH:
-        library = answer["library_version"] or "of another version"
-        return "driver_mismatch", (
-            f"the loaded NVIDIA kernel module is {module or 'of unknown version'}, the driver "
-            f"library is {library}: reboot, or reload the module"
-        )
-    if code == _GPU_LOST:
-        return "gpu_lost", f"a GPU has fallen off the bus ({error}): see the kernel log for Xid"
-    if code in (_DRIVER_NOT_LOADED, _LIBRARY_NOT_FOUND):
-        return _without_driver(nvidia, pci, module, code)
-    if code == _NO_PERMISSION:
-        return "unreadable", f"the NVIDIA driver may not be asked by this user: {error}"
-    return "unreadable", f"the NVIDIA driver cannot be asked: {error}"
+
+def _lost(
+    nvidia: list[dict[str, Any]], answer: dict[str, Any], container: bool
+) -> list[dict[str, Any]]:
+    """Cards that do not work: those that NVML says so of, and those it does not name at all."""
+    if answer.get("error_code", -1) is not None:
+        return []
+    said = [{key: one[key] for key in _LOST_KEYS} for one in answer["lost"]]
+    named = {device["pci_address"] for device in answer["devices"]}
+    held = [
+        one["address"]
+        for one in nvidia
+        if one["driver"] == "nvidia" and one["address"] not in named
+    ]
+    if container or answer["hidden"]:
+        return said
+    if len(held) == len(said):
+        return [{**one, "pci_address": held[place]} for place, one in enumerate(said)]
+    silent = held if not said else []
+    return said + [{"index": None, "pci_address": place, "error": _UNUSED} for place in silent]
 
 
 def _of_devices(
-    nvidia: list[dict[str, Any]], answer: dict[str, Any], container: bool
+    nvidia: list[dict[str, Any]],
+    answer: dict[str, Any],
+    lost: list[dict[str, Any]],
+    container: bool,
 ) -> tuple[str, str]:
-    devices, lost = answer["devices"], answer["lost"]
+    devices = answer["devices"]
     if lost:
-        return "gpu_lost", f"{'; '.join(lost)}: see the kernel log for Xid"
+        rest = ", ".join(f"GPU {device['index']}" for device in devices)
+        return "gpu_lost", (
+            f"{'; '.join(_told(one) for one in lost)}: see the kernel log for NVRM and Xid"
+            + (f"; {rest} still answers" if len(devices) == 1 else "")
+            + (f"; {rest} still answer" if len(devices) > 1 else "")
+        )
     listed = {device["pci_address"] for device in devices}
     unseen = [one["address"] for one in nvidia if one["address"] not in listed]
-    driven = [
-        one["address"] for one in nvidia if one["address"] in unseen and one["driver"] == "nvidia"
-    ]
-    if driven and not container:
-        return "gpu_lost", (
-            f"the driver holds {', '.join(driven)} but cannot use it: "
-            "see the kernel log for NVRM and Xid"
-        )
     if not devices and nvidia:
         return "no_driver", _bound_elsewhere(nvidia)
     if not devices:
@@ -141,7 +153,18 @@ def _of_devices(
     version = answer["driver_version"] or "of unknown version"
     count = f"{len(devices)} NVIDIA GPU{'s' if len(devices) > 1 else ''}"
     apart = f"; {_bound_elsewhere(nvidia)}" if unseen and not container else ""
-    return "ok", f"{count}, driver {version}{apart}"
+    hidden = "".join(
+        f"; GPU {one['index']} may not be asked by this user" for one in answer["hidden"]
+    )
+    return "ok", f"{count}, driver {version}{apart}{hidden}"
+
+
+def _told(one: dict[str, Any]) -> str:
+    """A card that does not work, for people."""
+    named = "a card" if one["index"] is None else f"GPU {one['index']}"
+    place = f" at {one['pci_address']}" if one["pci_address"] else ""
+    logged = f" (Xid {', '.join(map(str, one['xids']))})" if one["xids"] else ""
+    return f"{named}{place}: {one['error']}{logged}"
 
 
 def _without_driver(
@@ -150,7 +173,7 @@ def _without_driver(
     if not nvidia and module is None:
         return "no_gpu", _without_nvidia(pci)
     bound = any(one["driver"] == "nvidia" for one in nvidia)
-    if code == _LIBRARY_NOT_FOUND and (module is not None or bound):
+    if code == LIBRARY_NOT_FOUND and (module is not None or bound):
         return "no_driver", (
             f"the NVIDIA kernel module {module or '(version unknown)'} is loaded, but its "
             "libraries (libnvidia-ml.so.1) are not installed"

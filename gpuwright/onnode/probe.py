@@ -43,7 +43,6 @@ from gpuwright.onnode.service import (
 )
 from gpuwright.onnode.tree import Tree
 
-_GPU_SECONDS = 5.0
 _SECTION_SECONDS = 10.0
 _HEALTH_SECONDS = 20.0
 _FULL_SECONDS = 24 * 3600.0
@@ -53,12 +52,17 @@ _PAUSE_SECONDS = 1.0
 
 _NOTHING_KNOWN: dict[str, Any] = {
     "gpus": {
+        "source": None,
         "status": "unreadable",
         "detail": "the GPUs were not looked at",
         "driver_version": None,
         "cuda_version": None,
         "devices": [],
+        "lost": [],
+        "pairs": [],
         "pci": [],
+        "ignored": [],
+        "device_nodes": None,
     },
     "os": dict.fromkeys(
         ("id", "version_id", "codename", "name", "kernel", "architecture", "identity")
@@ -193,7 +197,7 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     document = look.document
     inquiry = None
     if look.asked("gpus"):
-        inquiry = look.guarded("gpus", lambda: Inquiry(tree, carried, _GPU_SECONDS), None)
+        inquiry = look.guarded("gpus", lambda: Inquiry(tree, carried), None)
     document.update({"schema": 2, "time": time.time(), "seconds": None, "uid": os.geteuid()})
     look.section("systemd", lambda: systemd(tree))
     question = None
@@ -237,7 +241,9 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     document["gpus"] = _unknown("gpus")
     if inquiry is not None:
         answer = partial(inquiry.answer, container)
-        document["gpus"] = look.guarded("gpus", answer, _unknown("gpus"))
+        # The child has its own deadline, which is longer on nodes with many cards.
+        seconds = inquiry.seconds + _SECTION_SECONDS
+        document["gpus"] = look.guarded("gpus", answer, _unknown("gpus"), seconds)
     document["driver"]["cuda_version"] = document["gpus"]["cuda_version"]
     document["notes"] = look.notes
     document["seconds"] = round(time.monotonic() - began, 4)

@@ -114,6 +114,8 @@ NODE = {
     "/var/cache/gpuwright/build/k/object.o": "left",
     "/var/lib/dpkg/status": "Package: cmake\nStatus: install ok installed\nVersion: 3.25\n\n"
     "Package: nvidia-driver\nStatus: install ok installed\nVersion: 535\n",
+    "/dev/kmsg": "NVRM: Xid (PCI:0000:01:00): 31, x\nNVRM: Xid (PCI:0000:03:00): 79, x\n",
+    "/dev/nvidia0": "",
     "/proc/1/comm": "systemd\n",
     "/proc/cpuinfo": "model name\t: A CPU\nflags\t: avx2\n",
     "/proc/self/mountinfo": "1 0 8:1 / / rw - ext4 /dev/sda rw\n",
@@ -122,6 +124,9 @@ NODE = {
     "/sys/bus/pci/devices/0000:01:00.0/class": "0x030000\n",
     "/sys/bus/pci/devices/0000:01:00.0/vendor": "0x10de\n",
     "/sys/bus/pci/devices/0000:01:00.0/device": "0x2204\n",
+    "/sys/bus/pci/devices/0000:03:00.0/class": "0x030000\n",
+    "/sys/bus/pci/devices/0000:03:00.0/vendor": "0x10de\n",
+    "/sys/bus/pci/devices/0000:03:00.0/device": "0x2204\n",
     "/sys/fs/cgroup/system.slice/x.service/cgroup.procs": "77\n",
     "/etc/systemd/system/gpuwright-llm.service": "",
     "/opt/gpuwright/engines/e/gpuwright.json": "{}",
@@ -144,7 +149,8 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("node")
     root = put(folder / "root", NODE)
     (root / "proc/77/exe").symlink_to("/bin/true")
-    tools = put(folder / "tools", {"systemctl": SYSTEMCTL, "scenario": rigs.ONE_3090})
+    (root / "sys/bus/pci/devices/0000:03:00.0/driver").symlink_to("../nvidia")
+    tools = put(folder / "tools", {"systemctl": SYSTEMCTL, "scenario": rigs.everything()})
     (tools / "systemctl").chmod(0o755)
     environment = {
         "PATH": f"{tools}:/usr/bin:/bin",

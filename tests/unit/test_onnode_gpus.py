@@ -2,52 +2,26 @@
 
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gpuwright.onnode import graphics, nvml
+from gpuwright.onnode import cards, graphics
 from gpuwright.onnode.tree import Tree
 from tests.nvml import rigs
-from tests.unit.onnode_rig import put, run
+from tests.unit.gpu_rig import VERSION, gpus, pci, process, two_cards
+from tests.unit.onnode_rig import put
 
-VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Sep 1\nGCC version: gcc 12.2\n"
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (x)\n"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return rigs.build(tmp_path_factory.mktemp("nvml"))
 
 
-def pci(root: Path, address: str, vendor: str, device: str, kind: str, driver: str | None) -> None:
-    """A device on the fake node's PCI bus."""
-    place = f"/sys/bus/pci/devices/{address}"
-    put(root, {f"{place}/vendor": vendor, f"{place}/device": device, f"{place}/class": kind})
-    if driver:
-        (root / place[1:] / "driver").symlink_to(f"../../bus/pci/drivers/{driver}")
-
-
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
-    """A fake node with a mainboard's own graphics and two 3090s, driver loaded."""
-    root = put(tmp_path / "node", {"/proc/driver/nvidia/version": VERSION.format("580.95.05")})
-    pci(root, "0000:00:02.0", "0x1a03", "0x2000", "0x030000", "ast")
-    pci(root, "0000:01:00.0", "0x10de", "0x2204", "0x030000", "nvidia")
-    pci(root, "0000:02:00.0", "0x10de", "0x2204", "0x030000", "nvidia")
-    pci(root, "0000:01:00.1", "0x10de", "0x1aef", "0x040300", "snd_hda_intel")
-    return root
-
-
-def gpus(root: Path, tmp_path: Path, library: Path, scenario: str) -> dict[str, Any]:
-    (tmp_path / "scenario").write_text(scenario)
-    environment = {"LD_LIBRARY_PATH": str(library), "NVML_SCENARIO": str(tmp_path / "scenario")}
-    spec = {"root": str(root), "sections": ["gpus", "virtualization"]}
-    answer, finished = run("probe", spec, environment=environment)
-    assert finished.returncode == 0
-    assert answer["notes"] == []
-    found: dict[str, Any] = answer["gpus"]
-    return found
+    return two_cards(tmp_path / "node")
 
 
 def test_two_cards_are_seen_in_pci_order(node: Path, tmp_path: Path, library: Path):
@@ -60,18 +34,8 @@ def test_two_cards_are_seen_in_pci_order(node: Path, tmp_path: Path, library: Pa
     assert found["status"] == "ok"
     assert (found["driver_version"], found["cuda_version"]) == ("580.95.05", "13.0")
     first, second = found["devices"]
-    assert first == {
-        "index": 0,
-        "uuid": rigs.uuid(0),
-        "pci_address": "0000:01:00.0",
-        "pci_id": "10de:2204",
-        "name": "NVIDIA GeForce RTX 3090",
-        "compute_capability": "8.6",
-        "memory_total_bytes": rigs.MEMORY_3090,
-        "memory_free_bytes": rigs.MEMORY_3090 - (400 << 20),
-        "nvlink": False,
-        "processes": [{"pid": 4242, "used_bytes": None, "kind": "compute"}],
-    }
+    assert (first["index"], first["uuid"]) == (0, rigs.uuid(0))
+    assert first["processes"] == [process(4242, None)]
     assert (second["index"], second["pci_address"], second["processes"]) == (1, "0000:02:00.0", [])
     assert [one["id"] for one in found["pci"]] == ["1a03:2000", "10de:2204", "10de:2204"]
     assert found["pci"][0]["driver"] == "ast"
@@ -123,14 +87,20 @@ def test_without_a_pci_bus_the_library_is_believed(tmp_path: Path, library: Path
     assert (found["status"], found["pci"]) == ("ok", [])
 
 
-def test_a_driver_that_hangs_is_given_up_after_five_seconds(
-    node: Path, tmp_path: Path, library: Path
-):
+def test_a_driver_that_hangs_is_given_up(tmp_path: Path, library: Path):
+    root = tmp_path / "node"
+    pci(root, "0000:01:00.0", "0x10de", "0x2204", "0x030000", "nvidia")
     began = time.monotonic()
-    found = gpus(node, tmp_path, library, rigs.HANG)
+    found = gpus(root, tmp_path, library, rigs.HANG)
     assert found["status"] == "unreadable"
     assert "did not answer within 5 s" in found["detail"]
     assert time.monotonic() - began < 8
+
+
+def test_a_driver_that_ends_the_process_is_unreadable(node: Path, tmp_path: Path, library: Path):
+    found = gpus(node, tmp_path, library, rigs.CRASH)
+    assert found["status"] == "unreadable"
+    assert "hangs or died" in found["detail"]
 
 
 def test_a_user_who_may_not_ask_is_told_so(node: Path, tmp_path: Path, library: Path):
@@ -171,12 +141,12 @@ def test_a_node_with_another_vendors_card_has_no_gpu_for_us(tmp_path: Path):
 def test_a_driver_too_old_for_a_call_leaves_that_value_open(
     node: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ):
-    old = rigs.build(tmp_path_factory.mktemp("old"), flags=["-DWITHOUT_PROCESSES_V3"])
+    old = rigs.build(tmp_path_factory.mktemp("old"), version="470.256.02")
     scenario = rigs.scenario(
         rigs.card(0), rigs.card(1), "process 0 7 9", "error nvmlDeviceGetMemoryInfo 1 3"
     )
     first, second = gpus(node, tmp_path, old, scenario)["devices"]
-    assert first["processes"] == [{"pid": 7, "used_bytes": 9, "kind": "compute"}]
+    assert first["processes"] == [process(7, 9)]
     assert second["memory_total_bytes"] is None
 
 
@@ -187,8 +157,8 @@ def test_who_draws_on_a_card_is_told_too_and_nobody_twice(
     scenario = rigs.scenario(rigs.card(0), rigs.card(1), *lines)
     first, second = gpus(node, tmp_path, library, scenario)["devices"]
     assert first["processes"] == [
-        {"pid": 7, "used_bytes": 100, "kind": "compute"},
-        {"pid": 8, "used_bytes": 30, "kind": "graphics"},
+        process(7, 100),
+        process(8, 30, "graphics"),
     ]
     assert second["processes"] == []
 
@@ -199,7 +169,7 @@ def test_who_draws_on_a_card_is_told_too_and_nobody_twice(
         ("Compute", 3, None),
         ("Compute", 4, None),
         ("Graphics", 4, None),
-        ("Graphics", 3, [{"pid": 7, "used_bytes": 9, "kind": "compute"}]),
+        ("Graphics", 3, [process(7, 9)]),
     ],
     ids=["compute unsupported", "compute forbidden", "graphics forbidden", "card cannot draw"],
 )
@@ -245,6 +215,6 @@ def test_the_module_version_is_read_from_both_flavours(tmp_path: Path):
 
 
 def test_pci_addresses_are_written_as_the_kernel_writes_them():
-    assert nvml.pci_address("00000000:01:00.0") == "0000:01:00.0"
-    assert nvml.pci_address("00010000:0A:00.0") == "10000:0a:00.0"
-    assert nvml.pci_address("nonsense") is None
+    assert cards.pci_address("00000000:01:00.0") == "0000:01:00.0"
+    assert cards.pci_address("00010000:0A:00.0") == "10000:0a:00.0"
+    assert cards.pci_address("nonsense") is None
