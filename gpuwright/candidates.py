@@ -152,6 +152,7 @@ def _of_checkpoint(site: Site, combination: Combination) -> Iterator[Candidate |
     reason = compat.first(
         (
             compat.served(release, checkpoint),
+            compat.cache(site.pins.kv_cache_dtype, release),
             compat.published_size(checkpoint),
             compat.context(site.want.max_model_len, combination.model),
             compat.sequences(site.want, release, site.pins.workload),

@@ -165,6 +165,18 @@ def served(release: ReleaseRow, checkpoint: CheckpointRow) -> Reason | None:
     )
 
 
+def cache(kv_cache_dtype: str | None, release: ReleaseRow) -> Reason | None:
+    """A pinned type of the cache must be one of the release's."""
+    if kv_cache_dtype is None or kv_cache_dtype in release.kv_cache_dtypes:
+        return None
+    return Needs(
+        subject=f"cache of {release.engine} {release.release}",
+        needed=" or ".join(release.kv_cache_dtypes),
+        found=kv_cache_dtype,
+        row=release.id,
+    )
+
+
 def published_size(checkpoint: CheckpointRow) -> Reason | None:
     """What was never printed and never pinned cannot be fitted."""
     if checkpoint.max_bytes is not None:

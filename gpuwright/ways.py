@@ -13,7 +13,7 @@ from gpuwright.attention_rows import AttentionBackendRow
 from gpuwright.drafting import draftings
 from gpuwright.feature_choice import exclusion, features_of
 from gpuwright.model_rows import LayerKind
-from gpuwright.refusals import Needs, Reason
+from gpuwright.refusals import Reason
 from gpuwright.rows import KvCacheDtypeRow
 from gpuwright.site import Combination, Drafting, Site
 from gpuwright.versions import at_least, within
@@ -99,13 +99,6 @@ def _dtypes(site: Site, combination: Combination) -> tuple[str, ...]:
 
 def _way(site: Site, combination: Combination, kv: KvCacheDtypeRow) -> Way | Reason:
     release = combination.release
-    if kv.id not in release.kv_cache_dtypes:
-        return Needs(
-            subject=f"cache of {release.engine} {release.release}",
-            needed=" or ".join(release.kv_cache_dtypes),
-            found=kv.id,
-            row=release.id,
-        )
     backend = _backend(site, combination, kv)
     if not isinstance(backend, AttentionBackendRow):
         return backend

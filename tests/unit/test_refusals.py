@@ -98,3 +98,17 @@ def test_a_disk_that_is_too_small_says_what_is_needed_and_free():
     short = [each for each in refusal.why_not if each.reason.startswith("disk ")]
     assert short
     assert all(each.found == "3.00 GiB" and each.row for each in short)
+
+
+def test_a_pinned_cache_that_a_release_has_not_is_said_before_anything_about_weights():
+    wanted = {"model": "qwen3.8-27b", "engine": "exllamav3", "kv_cache_dtype": "fp8"}
+    refusal = refused("1x3090", wanted | {"checkpoint": "qwen3.8-27b-exl3"})
+    assert refusal.reasons == (
+        "cache of exllamav3 1.6.5: needs f16 or q8_0 or q4_0, found fp8_e4m3",
+    )
+
+
+@pytest.mark.parametrize("card", ["RTX 4090", "L4", "RTX 6000 Ada", "H100"])
+def test_llama_is_served_in_fp8_where_the_card_computes_it(card):
+    plan = decided_on([card], {"model": "llama-3.1-8b-instruct"})
+    assert (plan.quantization, plan.engine) == ("fp8", "sglang")
