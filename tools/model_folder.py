@@ -56,6 +56,12 @@ _QUANTIZATIONS: dict[str, dict[str, Any]] = {
         "producer": {"name": "modelopt", "version": "0.33.0"},
     },
     "mxfp4": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]},
+    "fp4_fp8": {
+        "quant_method": "fp8",
+        "activation_scheme": "dynamic",
+        "weight_block_size": [128, 128],
+        "scale_fmt": "ue8m0",
+    },
 }
 
 _NESTED = {"gemma4_text": ("gemma4", "Gemma4ForConditionalGeneration")}
@@ -255,7 +261,22 @@ def _glm4_moe_lite(architecture: Architecture) -> dict[str, Any]:
     }
 
 
+def _deepseek4(architecture: Architecture) -> dict[str, Any]:
+    compressed = _group(architecture, LayerKind.COMPRESSED)
+    return {
+        "model_type": "deepseek_v4",
+        "architectures": ["DeepseekV4ForCausalLM"],
+        "num_key_value_heads": compressed.kv_heads,
+        "head_dim": compressed.head_size,
+        "n_routed_experts": architecture.experts,
+        "n_shared_experts": architecture.shared_experts,
+        "num_experts_per_tok": architecture.active_experts,
+        "moe_intermediate_size": architecture.expert_size,
+    }
+
+
 _FAMILIES = {
+    "deepseek4": _deepseek4,
     "llama": _llama,
     "qwen3": _qwen3,
     "qwen3-next": _qwen3_5_moe,
