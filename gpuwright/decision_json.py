@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuwright.launch import Launch, launch
 from gpuwright.layout import Layout
-from gpuwright.plan import Plan
+from gpuwright.plan import KV_CACHE, WEIGHTS, Plan
 from gpuwright.refusals import Refusal
 from gpuwright.want import Want
 
@@ -99,8 +99,10 @@ def example_launch(plan: Plan, layout: Layout) -> Launch:
 
 
 def _memory(plan: Plan) -> dict[str, Any]:
-    """Bytes on the smallest device, with the figures of the engine's own arithmetic."""
+    """Bytes on the fullest device, with the figures of the engine's own arithmetic, and what each
+    device holds."""
     memory = plan.memory
+    outside = plan.figures["reserve_bytes"] - memory.margin_bytes
     return {
         "where": memory.where,
         "available_bytes": memory.available_bytes,
@@ -108,4 +110,16 @@ def _memory(plan: Plan) -> dict[str, Any]:
         "free_bytes": memory.margin_bytes,
         **plan.figures,
         "terms": [dataclasses.asdict(term) for term in memory.terms],
+        "devices": [
+            {
+                "where": each.where,
+                "available_bytes": each.available_bytes,
+                "needed_bytes": each.needed_bytes,
+                "weights_bytes": each.bytes_of(WEIGHTS),
+                "kv_cache_bytes": each.bytes_of(KV_CACHE),
+                "reserve_bytes": each.margin_bytes + outside,
+                "free_bytes": each.margin_bytes,
+            }
+            for each in plan.devices
+        ],
     }

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from gpuwright.catalogue import Matrix
 from gpuwright.host import Host
 from gpuwright.model_rows import Role
-from gpuwright.plan import MemoryPlan, Plan, Rejection, shown_address
+from gpuwright.plan import KV_CACHE, WEIGHTS, MemoryPlan, Plan, Rejection, shown_address
 from gpuwright.refusals import Refusal, gib
 from gpuwright.sizes import size_words
 
@@ -78,6 +78,7 @@ def explain_plan(plan: Plan, *, brief: bool = False) -> str:
         )
     else:
         lines += ["", f"memory of {plan.memory.where}", *_memory_table(plan.memory)]
+        lines += section("memory of each card", _uneven(plan))
     lines += section("why", plan.reasons, brief=brief)
     lines += section("warnings", [each.sentence() for each in plan.warnings], brief=brief)
     lines += section("assumed", plan.assumed, brief=brief)
@@ -104,6 +105,18 @@ def _memory_table(memory: MemoryPlan) -> Iterator[str]:
     yield f"  {'needed':<18}{memory.needed_bytes / 2**30:>8.2f} GiB"
     yield f"  {'can be had':<18}{memory.available_bytes / 2**30:>8.2f} GiB"
     yield f"  {'stays free':<18}{memory.margin_bytes / 2**30:>8.2f} GiB"
+
+
+def _uneven(plan: Plan) -> list[str]:
+    """A line for each card, where they do not all hold the same."""
+    if len({each.needed_bytes for each in plan.devices}) < 2:
+        return []
+    return [
+        f"{each.where}: {gib(each.bytes_of(WEIGHTS))} of weights, "
+        f"{gib(each.bytes_of(KV_CACHE))} of cache, {gib(each.margin_bytes)} of "
+        f"{gib(each.available_bytes)} stay free"
+        for each in plan.devices
+    ]
 
 
 def rivals(rejections: Iterable[Rejection]) -> dict[str, Rejection]:

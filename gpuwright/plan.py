@@ -46,6 +46,10 @@ class PlannedGpu:
     compute_capability: str
 
 
+WEIGHTS, KV_CACHE = "weights", "KV cache"
+"""Names of terms that every memory plan has."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryTerm:
     """One line of a memory plan: what it is, its size, and where the figure comes from."""
@@ -57,7 +61,7 @@ class MemoryTerm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryPlan:
-    """What the service takes on its smallest device (a GPU, or RAM) and what that has."""
+    """What the service takes on one device (a GPU, or RAM) and what that has."""
 
     where: str
     available_bytes: int
@@ -70,6 +74,10 @@ class MemoryPlan:
     @property
     def margin_bytes(self) -> int:
         return self.available_bytes - self.needed_bytes
+
+    def bytes_of(self, name: str) -> int:
+        """Of the terms called `name`."""
+        return sum(term.bytes for term in self.terms if term.name == name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,12 +142,15 @@ class Plan:
     max_model_len: int
     max_num_seqs: int
     memory: MemoryPlan
+    """Of the device that is the fullest."""
     files: tuple[ModelFile, ...]
     reasons: tuple[str, ...]
     warnings: tuple[PlanWarning, ...] = ()
     why_not: tuple[Rejection, ...] = ()
     not_applicable: str | None = None
     """One line that says why this plan can be shown but not applied; None: it can be applied."""
+    devices: tuple[MemoryPlan, ...] = ()
+    """The memory plan of each device, in the order of `gpus`; of RAM alone without any."""
     parameters: dict[str, Any] = field(default_factory=dict)
     """Engine settings that launch.py turns into flags, in neutral words (threads, batch, ...)."""
     figures: dict[str, Any] = field(default_factory=dict)

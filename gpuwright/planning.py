@@ -53,6 +53,7 @@ def plan_of(site: Site, best: Candidate, why_not: tuple[Rejection, ...]) -> Plan
         max_model_len=best.fit.max_model_len,
         max_num_seqs=best.fit.max_num_seqs,
         memory=details.memory,
+        devices=details.devices,
         files=tuple(
             ModelFile(path=file.path, bytes=file.bytes, sha256=file.sha256, sources=file.sources)
             for file in chosen.checkpoint.files or ()

@@ -10,6 +10,7 @@ from gpuwright.memory.request import (
     Details,
     Fit,
     MemoryRequest,
+    on_each,
     spared,
     tight,
     token_figures,
@@ -18,7 +19,7 @@ from gpuwright.memory.request import (
 )
 from gpuwright.memory.sglang import token_bytes
 from gpuwright.memory.vllm import prompt_workspace_bytes
-from gpuwright.plan import MemoryPlan, MemoryTerm
+from gpuwright.plan import KV_CACHE, WEIGHTS, MemoryPlan, MemoryTerm
 from gpuwright.refusals import Needs, OutOfMemory, Reason
 
 UNVERIFIED = "memory reckoned coarsely: not verified against the engine, which prints no such plan"
@@ -118,10 +119,10 @@ def _details(
     sequences, draft = request.sequences, request.draft
     beside = ceil(draft.weights_bytes / size) if draft is not None else 0
     found = [
-        MemoryTerm(name="weights", bytes=weights, note=f"over {size}"),
+        MemoryTerm(name=WEIGHTS, bytes=weights, note=f"over {size}"),
         MemoryTerm(name="drafter", bytes=beside, note=f"over {size}"),
         MemoryTerm(
-            name="KV cache",
+            name=KV_CACHE,
             bytes=cached * per_token,
             note=f"{cached:,} tokens in {request.kv.id}",
         ),
@@ -135,6 +136,7 @@ def _details(
     )
     return Details(
         memory=memory,
+        devices=on_each(request, memory),
         figures=token_figures(
             memory,
             weights_bytes=weights,

@@ -38,12 +38,12 @@ from gpuwright.memory.request import (
     with_spare,
 )
 from gpuwright.memory.split import layer_split
-from gpuwright.plan import MemoryPlan, MemoryTerm
+from gpuwright.plan import KV_CACHE, WEIGHTS, MemoryPlan, MemoryTerm
 from gpuwright.refusals import Needs, OutOfMemory, Reason
 
 _TERMS = (
-    "weights",
-    "KV cache",
+    WEIGHTS,
+    KV_CACHE,
     "linear states",
     "compute buffers",
     "runtime",
@@ -133,7 +133,7 @@ class _Placing:
                 for each in request.devices
             ]
             self.comfort = [min(pair) for pair in zip(comfort, self.rooms, strict=True)]
-        self.prompt_cache = prompt_cache_bytes(request.ram_bytes)
+        self.prompt_cache = prompt_cache_bytes(request.ram_bytes) if request.prefix_caching else 0
         self.rates = rates(architecture, request.kv)
         self.main_bytes = request.projector_bytes
         """What the main device holds alone whatever the context."""
@@ -211,14 +211,22 @@ class _Placing:
         return found
 
     def _checkpoints(self, slots: int) -> int:
-        """Saved states of each slot."""
+        """Saved states of each slot, which are there to read a prompt again."""
+        if not self.request.prefix_caching:
+            return 0
         return context_checkpoints(checkpoint_bytes(self.rates), slots, self.request.ram_bytes)
 
     def _saved_bytes(self, slots: int) -> int:
         return checkpoint_bytes(self.rates) * self._checkpoints(slots) * slots
 
-    def terms(self, tokens: int, slots: int, index: int) -> tuple[MemoryTerm, ...]:
-        """What stands on the device of that index with `slots` of `tokens`."""
+    def _tensor_split(self) -> tuple[int, ...]:
+        """Layers of each device as the engine deals them: it counts those that draft and the output
+        too, and these come last. One too many there moves no other layer, one too few would."""
+        *first, last = self.split
+        return (*first, last + self.request.architecture.mtp_layers + 1)
+
+    def terms(self, tokens: int, slots: int) -> list[tuple[MemoryTerm, ...]]:
+        """What stands on each device with `slots` of `tokens`."""
         rounded = -(-tokens // CONTEXT_STEP) * CONTEXT_STEP
         notes = (
             self._where(),
@@ -231,14 +239,14 @@ class _Placing:
             "prompts kept in RAM",
             f"{self._checkpoints(slots)} checkpoints for each of {slots} slots",
         )
-        sizes = self._sizes(tokens, slots)[index]
-        return tuple(
-            [
+        return [
+            tuple(
                 MemoryTerm(name=name, bytes=size, note=note)
                 for name, note, size in zip(_TERMS, notes, sizes, strict=True)
                 if size
-            ]
-        )
+            )
+            for sizes in self._sizes(tokens, slots)
+        ]
 
     def _where(self) -> str:
         count = len(self.request.devices)
@@ -374,12 +382,12 @@ class _Placing:
 
     def _details(self, tokens: int, slots: int, cpu_expert_layers: int) -> Details:
         request = self.request
-        _, device, index = self.fullest(tokens, slots)
-        memory = MemoryPlan(
-            where=device.name,
-            available_bytes=device.available_bytes,
-            terms=self.terms(tokens, slots, index),
+        _, _, index = self.fullest(tokens, slots)
+        devices = tuple(
+            MemoryPlan(where=device.name, available_bytes=device.available_bytes, terms=terms)
+            for device, terms in zip(request.devices, self.terms(tokens, slots), strict=True)
         )
+        memory = devices[index]
         parameters: dict[str, object] = {
             "flash_attention": "on" if request.on_gpu else "auto",
             "prompt_cache_mib": self.prompt_cache // MIB,
@@ -391,20 +399,13 @@ class _Placing:
         if self.in_ram:
             parameters["cpu_expert_layers"] = cpu_expert_layers
         if len(request.devices) > 1:
-            parameters["tensor_split"] = ",".join(
-                str(count)
-                for count in (
-                    self.split
-                    if self.in_ram
-                    else [each.available_bytes // MIB for each in request.devices]
-                )
-            )
-        kept = {term.name: term.bytes for term in memory.terms}
+            parameters["tensor_split"] = ",".join(map(str, self._tensor_split()))
         return Details(
             memory=memory,
+            devices=devices,
             figures=Figures(
-                weights_bytes=kept.get("weights", 0),
-                kv_cache_bytes=kept.get("KV cache", 0),
+                weights_bytes=memory.bytes_of(WEIGHTS),
+                kv_cache_bytes=memory.bytes_of(KV_CACHE),
                 reserve_bytes=memory.margin_bytes,
                 kv_cache_tokens=tokens * slots,
                 max_concurrency=float(slots),

@@ -187,7 +187,10 @@ class Details:
     """What is said of a memory plan that is taken."""
 
     memory: MemoryPlan
+    """Of the device that is the fullest."""
     figures: Figures
+    devices: tuple[MemoryPlan, ...]
+    """Of each device, in the order of the request."""
     parameters: dict[str, Any] = field(default_factory=dict)
     """Settings of the engine that the plan stands on, in neutral words."""
     warnings: tuple[str, ...] = ()
@@ -212,6 +215,10 @@ class Fit:
     @property
     def memory(self) -> MemoryPlan:
         return self.details().memory
+
+    @property
+    def devices(self) -> tuple[MemoryPlan, ...]:
+        return self.details().devices
 
     @property
     def figures(self) -> Figures:
@@ -239,6 +246,14 @@ def with_spare(needed_bytes: int) -> int:
 def comfort_bytes(available_bytes: int) -> int:
     """What a device had better keep free: 6 %, and 1 GiB at least."""
     return max(int(available_bytes * TIGHT_SHARE), GIB)
+
+
+def on_each(request: MemoryRequest, memory: MemoryPlan) -> tuple[MemoryPlan, ...]:
+    """What the devices hold where each takes the same."""
+    return tuple(
+        replace(memory, where=device.name, available_bytes=device.available_bytes)
+        for device in request.devices
+    )
 
 
 def tight(memory: MemoryPlan) -> tuple[str, ...]:

@@ -24,12 +24,13 @@ from gpuwright.memory.request import (
     MemoryRequest,
     comfort_bytes,
     less_than_advised,
+    on_each,
     spared,
     tight,
     token_figures,
 )
 from gpuwright.memory.vllm import prompt_workspace_bytes
-from gpuwright.plan import MemoryPlan, MemoryTerm
+from gpuwright.plan import KV_CACHE, WEIGHTS, MemoryPlan, MemoryTerm
 from gpuwright.refusals import Needs, OutOfMemory, Reason
 from gpuwright.rows import KvCacheDtypeRow
 
@@ -147,9 +148,9 @@ def _details(
     percent, outside = share
     weights, states = ceil(request.weights_bytes / size), state * (sequences + 1)
     found = [
-        MemoryTerm(name="weights", bytes=weights, note=f"over {size}"),
+        MemoryTerm(name=WEIGHTS, bytes=weights, note=f"over {size}"),
         MemoryTerm(
-            name="KV cache",
+            name=KV_CACHE,
             bytes=cached * per_token,
             note=f"{cached:,} tokens in {request.kv.id}",
         ),
@@ -169,6 +170,7 @@ def _details(
         warnings = (less_than_advised(request, left=left, advised=advised),)
     return Details(
         memory=memory,
+        devices=on_each(request, memory),
         figures=token_figures(
             memory,
             weights_bytes=weights,

@@ -24,11 +24,12 @@ from gpuwright.memory.request import (
     comfort_bytes,
     first_that_fits,
     less_than_advised,
+    on_each,
     spared,
     tight,
     usable_bytes,
 )
-from gpuwright.plan import MemoryPlan, MemoryTerm
+from gpuwright.plan import KV_CACHE, WEIGHTS, MemoryPlan, MemoryTerm
 from gpuwright.refusals import Needs, OutOfMemory, Reason
 
 COMFORT = 1.06
@@ -74,7 +75,7 @@ def fixed_terms(request: MemoryRequest) -> tuple[MemoryTerm, ...]:
     size, batch = request.tensor_parallel_size, request.max_num_batched_tokens
     weights, drafter, runtime, activations = _beside_pool(request)
     found = [
-        MemoryTerm(name="weights", bytes=weights, note=f"over {size}"),
+        MemoryTerm(name=WEIGHTS, bytes=weights, note=f"over {size}"),
         MemoryTerm(name="runtime", bytes=runtime, note="CUDA context, measured"),
         MemoryTerm(name="activations", bytes=activations, note=f"{batch} per step"),
         MemoryTerm(
@@ -267,7 +268,7 @@ def _details(
     found = [
         *fixed,
         MemoryTerm(
-            name="KV cache",
+            name=KV_CACHE,
             bytes=blocks * shared.block_bytes,
             note=f"{cached:,} tokens in {request.kv.id}, {requests:.2f} requests of {tokens:,}",
         ),
@@ -284,6 +285,7 @@ def _details(
     measured = bool(request.architecture.measured_caches)
     return Details(
         memory=memory,
+        devices=on_each(request, memory),
         figures=Figures(
             weights_bytes=fixed[0].bytes,
             kv_cache_bytes=blocks * shared.block_bytes,

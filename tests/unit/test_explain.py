@@ -1,6 +1,8 @@
+from gpuwright.decision_json import decision_as_data
 from gpuwright.explain import explain_host, explain_plan, explain_refusal, list_models
 from gpuwright.host import Host
 from gpuwright.load import load_matrix
+from gpuwright.want import Want
 from tests.unit.decisions import planned, refused
 from tools.golden import document
 
@@ -14,6 +16,18 @@ def test_a_memory_table_adds_up_to_what_is_needed():
     terms, (needed, available, free) = shown[:-3], shown[-3:]
     assert abs(sum(terms) - needed) <= 0.005 * (len(terms) + 1)
     assert abs(available - needed - free) <= 0.011
+
+
+def test_cards_that_hold_unequal_parts_are_shown_one_by_one():
+    data = {"model": "qwen3.6-27b", "engine": "llama.cpp", "gpus": [0, 1]}
+    shown = explain_plan(planned("5090-and-3080", data))
+    each = shown[shown.index("memory of each card") :].split("\n\n")[0].splitlines()[1:]
+    assert [line.split(":")[0] for line in each] == [
+        "  - GPU 0 (NVIDIA GeForce RTX 5090)",
+        "  - GPU 1 (NVIDIA GeForce RTX 3080)",
+    ]
+    alike = explain_plan(planned("2x3090-pcie", {"model": "qwen3.6-27b", "engine": "vllm"}))
+    assert "memory of each card" not in alike
 
 
 def test_a_brief_plan_keeps_its_warnings_and_leaves_out_the_others():
@@ -64,3 +78,18 @@ def test_the_list_of_models_says_which_are_pinned():
     lines = {line.split()[0]: line for line in list_models(load_matrix()).splitlines()}
     assert lines["smollm2-135m-instruct-q4_1"].endswith("(pinned)")
     assert lines["qwen3.6-27b-fp8"].endswith("not pinned)")
+
+
+def test_json_says_what_each_card_of_a_plan_holds():
+    want = {"model": "qwen3.6-27b", "engine": "llama.cpp", "gpus": [0, 1]}
+    plan = planned("5090-and-3080", want)
+    memory = decision_as_data(plan, Want.from_data(want))["memory"]
+    large, small = memory["devices"]
+    assert large["where"] == "GPU 0 (NVIDIA GeForce RTX 5090)"
+    assert large["weights_bytes"] > small["weights_bytes"] > 0
+    assert large["kv_cache_bytes"] > small["kv_cache_bytes"] > 0
+    for each in (large, small):
+        assert each["available_bytes"] - each["needed_bytes"] == each["free_bytes"]
+        assert each["reserve_bytes"] >= each["available_bytes"] // 50
+    fullest = {key: memory[key] for key in large}
+    assert fullest in (large, small)

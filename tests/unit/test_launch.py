@@ -41,13 +41,25 @@ def test_llama_server_is_given_a_pinned_context_as_it_is():
     assert value(started(plan), "--ctx-size") == "3000"
 
 
-def test_llama_server_on_cards_takes_every_layer_and_splits_by_room():
+def test_llama_server_on_cards_takes_every_layer_and_is_told_how_many_each_holds():
     plan = planned("2x3090-pcie", {"model": "qwen3.6-27b", "engine": "llama.cpp", "gpus": [0, 1]})
     start = started(plan)
     assert value(start, "--n-gpu-layers") == "all"
     assert value(start, "--flash-attn") == "on"
     assert value(start, "--split-mode") == "layer"
-    assert value(start, "--tensor-split") == "24125,24125"
+    # 64 layers, then the one that drafts and the output.
+    assert value(start, "--tensor-split") == "32,34"
+
+
+def test_a_server_told_to_keep_no_prompts_keeps_none():
+    asked = {"model": "qwen3.6-27b", "engine": "llama.cpp"}
+    kept, none = (
+        started(planned("1x3090", {**asked, "prefix_caching": pinned})) for pinned in (True, False)
+    )
+    assert value(kept, "--cache-ram") == "2048"
+    assert "--no-cache-prompt" not in kept.argv
+    assert "--no-cache-prompt" in none.argv
+    assert [value(none, flag) for flag in ("--cache-ram", "--ctx-checkpoints")] == ["0", "0"]
 
 
 def test_saved_states_are_bounded_only_for_models_that_have_them():

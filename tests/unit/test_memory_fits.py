@@ -100,7 +100,10 @@ def test_every_device_of_a_plan_keeps_2_percent(fit, rooms, ram, weights, contex
     answer = fit(replace(asked, devices=devices))
     if not isinstance(answer, Fit):
         return
-    assert answer.figures.reserve_bytes * 100 >= answer.memory.available_bytes * 2
+    outside = answer.figures.reserve_bytes - answer.memory.margin_bytes
+    assert [each.where for each in answer.devices] == [each.name for each in devices]
+    for each in answer.devices:
+        assert (each.margin_bytes + outside) * 100 >= each.available_bytes * 2
     layers = answer.cpu_expert_layers
     if layers:
         assert weights * 7 // 8 * layers // QWEN_A3B.layers * 100 <= ram * 98

@@ -1,7 +1,9 @@
 """llama.cpp: figures of public logs, layers over cards, experts in RAM."""
 
+from bisect import bisect_right
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -130,7 +132,11 @@ def test_layers_are_split_by_the_room_of_each_card():
     )
     asked = request(QWEN_27B, "q8_0", 24 * GIB, weights_bytes=18 * GIB, devices=cards)
     fit = llama_cpp.fit(asked)
-    assert fit.parameters["tensor_split"] == "24576,8192"
+    large, small = fit.devices
+    assert (large.where, small.where) == ("large", "small")
+    assert large.bytes_of("weights") == pytest.approx(3 * small.bytes_of("weights"), rel=0.1)
+    assert large.bytes_of("weights") + small.bytes_of("weights") <= 18 * GIB
+    assert fit.memory in fit.devices
     assert fit.max_model_len >= 32768
     small = llama_cpp.fit(replace(asked, devices=cards[1:]))
     assert isinstance(small, OutOfMemory)
@@ -150,6 +156,42 @@ def test_every_layer_stands_on_one_card_and_none_has_more_than_its_part(sizes, r
         # A layer at either end may stand on the card by half.
         assert part <= share + max(sizes) + 1
         first += count
+
+
+def dealt(layers, tensor_split):
+    """Layers of each device as the engine deals `layers` and an output behind them: where a layer's
+    number, as a part of all, falls in the running sum of the shares."""
+    shares = [int(word) for word in tensor_split.split(",")]
+    bounds = [sum(shares[: index + 1]) / sum(shares) for index in range(len(shares))]
+    counts = [0] * len(shares)
+    for layer in range(layers + 1):
+        counts[bisect_right(bounds, layer / (layers + 1))] += 1
+    return counts
+
+
+@given(st.lists(st.integers(min_value=6, max_value=48), min_size=2, max_size=4), st.booleans())
+def test_the_engine_deals_layers_as_the_plan_has_them(rooms, drafts_inside):
+    cards = tuple(
+        DeviceMemory(name="GPU", total_bytes=size * GIB, available_bytes=size * GIB)
+        for size in rooms
+    )
+    fit = llama_cpp.fit(request(QWEN_27B, "q8_0", GIB, weights_bytes=6 * GIB, devices=cards))
+    layer = 6 * GIB // QWEN_27B.layers
+    planned = [each.bytes_of("weights") // layer for each in fit.devices]
+    more = QWEN_27B.mtp_layers if drafts_inside else 0
+    counts = dealt(QWEN_27B.layers + more, fit.parameters["tensor_split"])
+    assert counts[:-1] == planned[:-1]
+    assert counts[-1] == planned[-1] + more + 1
+
+
+def test_a_server_that_keeps_no_prompts_has_no_ram_for_them():
+    kept, none = (
+        llama_cpp.fit(request(QWEN_27B, "f16", 48 * GIB, ram_bytes=64 * GIB, prefix_caching=on))
+        for on in (True, False)
+    )
+    names = "prompt_cache_mib", "context_checkpoints"
+    assert [kept.parameters[name] for name in names] == [2048, 8]
+    assert [none.parameters[name] for name in names] == [0, 0]
 
 
 def offloading(available, ram, count=1, **more):
@@ -198,7 +240,7 @@ def test_cards_share_what_is_left_when_the_first_layers_leave_their_experts():
     fit = llama_cpp.fit(offloading(8 * GIB, 64 * GIB, 2))
     assert isinstance(fit, Fit)
     first, second = (int(count) for count in fit.parameters["tensor_split"].split(","))
-    assert first + second == 40
+    assert first + second == 40 + 1 + QWEN_A3B.mtp_layers
     # The first card has the layers without their experts, so more of them.
     assert first > second
 
