@@ -12,6 +12,7 @@ from typing import Any
 from gpuwright.catalogue import find
 from gpuwright.cli import EXIT_OK, EXIT_REFUSED
 from gpuwright.decision_json import decision_as_data
+from gpuwright.pins import check_pins
 from gpuwright.plan import Plan, Rejection
 from gpuwright.question import (
     Question,
@@ -55,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise WantError(*faults)
     want = Want.from_data(pins)
     question = read_question(arguments, want)
+    check_pins(want, question.matrix)
     plans, refusals = decide_all(question, want)
     if arguments.json:
         sys.stdout.write(json.dumps(_as_data(question, want, plans, refusals), indent=2) + "\n")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpuwright.catalogue import Matrix, find, resolve
+from gpuwright.contradictions import Pinned, contradictions
 from gpuwright.engine_rows import BuildTagRow, ReleaseRow
 from gpuwright.feature_rows import FeatureKind, FeatureRow
 from gpuwright.host import Gpu, Host
@@ -54,7 +56,7 @@ def resolve_pins(want: Want, matrix: Matrix) -> Pins:
             return None
         if name.casefold() in words:
             return words[name.casefold()]
-        end = nearest(name, sorted(set(words.values())))
+        end = nearest(name, sorted(set(words.values())), words)
         owners = _owners(matrix, key, name)
         if owners:
             faults.append(f"{key}: {quoted(name)} is of {' and '.join(owners)}, not {engine}{end}")
@@ -108,6 +110,8 @@ def resolve_pins(want: Want, matrix: Matrix) -> Pins:
                 {word.casefold(): row.id for row in drafters for word in (row.id, *row.aliases)},
             )
             drafter = next((row for row in drafters if row.id == name), None)
+            if drafter is not None and speculation is not None:
+                faults.extend(_foreign_drafter(speculation, drafter))
     checkpoint = None
     if want.checkpoint is not None:
         candidates = [row for model in models for row in model.weights]
@@ -116,6 +120,9 @@ def resolve_pins(want: Want, matrix: Matrix) -> Pins:
             end = nearest(want.checkpoint, [row.id for row in candidates])
             owners = [each.id for each in matrix.models if find(each.weights, want.checkpoint)]
             what = f"of {' and '.join(owners)}, not {want.model}" if owners else "unknown"
+            beside = find((row for each in models for row in each.checkpoints), want.checkpoint)
+            if beside is not None:
+                what = f"a {beside.role} and holds no model's weights"
             faults.append(f"checkpoint: {quoted(want.checkpoint)} is {what}{end}")
         else:
             models = tuple(model for model in models if checkpoint in model.checkpoints)
@@ -130,7 +137,10 @@ def resolve_pins(want: Want, matrix: Matrix) -> Pins:
     if want.gpus and want.tensor_parallel_size not in (None, 1, len(want.gpus)):
         faults.append(
             f"tensor_parallel_size: {want.tensor_parallel_size} over {len(want.gpus)} pinned cards"
+            f"; legal: {' or '.join(dict.fromkeys(('1', str(len(want.gpus)))))}"
         )
+    if want.cpu_only and want.share_gpus:
+        faults.append("share_gpus: needs cards, and gpus says none")
     if faults:
         raise WantError(*faults)
     assert workload is not None
@@ -147,6 +157,41 @@ def resolve_pins(want: Want, matrix: Matrix) -> Pins:
         speculation=speculation,
         drafter=drafter,
     )
+
+
+def check_pins(want: Want, matrix: Matrix) -> None:
+    """WantError where no node could meet the pins of `want` together."""
+    pins = resolve_pins(want, matrix)
+    releases = tuple(
+        row
+        for row in matrix.releases
+        if any(pins.admits_release(row, tag) for tag in row.build_tags)
+    )
+    if pins.auto_model and releases:
+        return
+    faults = contradictions(
+        Pinned(
+            want=want,
+            models=pins.models,
+            releases=releases,
+            checkpoint=pins.checkpoint,
+            attention_backend=pins.attention_backend,
+            kv_cache_dtype=pins.kv_cache_dtype,
+            speculation=pins.speculation,
+        ),
+        matrix,
+    )
+    if faults:
+        raise WantError(*faults)
+
+
+def _foreign_drafter(speculation: FeatureRow, drafter: CheckpointRow) -> Iterator[str]:
+    method = drafter.drafts.method if drafter.drafts is not None else None
+    if method not in speculation.drafters:
+        yield (
+            f"speculative: drafter {drafter.id} drafts by {method}, not {speculation.id} "
+            f"[{drafter.id}]"
+        )
 
 
 def _owners(matrix: Matrix, key: str, name: str) -> tuple[str, ...]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 _MOST = 80
 """Characters that a sentence shows of one value."""
 _MOST_OF_SENTENCE = 2000
 _GAP = " ... "
+_LEAST_PART = 3
+"""Characters of a word that is looked for inside longer ones."""
 _MOST_OF_LIST = 160
 """Characters of a list of legal words that stands beside the nearest of them."""
 
@@ -71,13 +73,24 @@ def sentence(text: str) -> str:
     return clipped(text, _MOST_OF_SENTENCE)
 
 
-def nearest(word: object, words: Iterable[str]) -> str:
-    """The end of a sentence on an unknown word: the nearest of `words`, and all where few."""
+def nearest(word: object, words: Iterable[str], spelled: Mapping[str, str] | None = None) -> str:
+    """The end of a sentence on an unknown word: the nearest of `words`, and all where few.
+
+    `spelled` are further spellings with the word of `words` that each stands for.
+    """
     words = list(dict.fromkeys(words))
-    folded = {each.casefold(): each for each in reversed(words)}
-    near = difflib.get_close_matches(str(word).casefold(), folded, n=1, cutoff=0.5)
+    folded = {_folded(each): each for each in reversed(words)}
+    folded |= {_folded(each): meant for each, meant in (spelled or {}).items()}
+    said = _folded(str(word))
+    near = difflib.get_close_matches(said, folded, n=1, cutoff=0.6)
+    near = near or [each for each in folded if len(said) >= _LEAST_PART and said in each]
+    near = near or difflib.get_close_matches(said, folded, n=1, cutoff=0.5)
     listed = ", ".join(words)
     if not near:
         return f"; known: {listed}"
     found = f"; nearest: {folded[near[0]]}"
     return found if len(listed) > _MOST_OF_LIST or len(words) == 1 else f"{found}; known: {listed}"
+
+
+def _folded(word: str) -> str:
+    return word.casefold().replace("-", "_").replace(" ", "_")

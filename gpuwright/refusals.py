@@ -27,7 +27,7 @@ class _FaultsError(Exception):
     """An error that carries every fault found, one sentence each."""
 
     def __init__(self, *faults: str) -> None:
-        self.faults = tuple(sentence(fault) for fault in faults)
+        self.faults = tuple(dict.fromkeys(sentence(fault) for fault in faults))
         super().__init__("; ".join(self.faults))
 
 

@@ -143,5 +143,11 @@ def _check(host: Host, wants: Sequence[Want]) -> None:
                     "`share_gpus: true` lets one of them use what the other leaves"
                 )
             owners[gpu.uuid] = want.service
+        size = want.tensor_parallel_size or 1
+        if want.gpus is None and size > len(host.gpus) > 0:
+            faults.append(
+                f"tensor_parallel_size: {size} needs as many cards, found {len(host.gpus)} on "
+                "this node"
+            )
     if faults:
         raise WantError(*faults)

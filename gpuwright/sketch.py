@@ -80,6 +80,8 @@ def _contradictions(said: Mapping[str, Any]) -> Iterable[str]:
                 yield f"interconnect: {card.name} has no NVLink (row {card.row.id})"
         if said.get("p2p") is False:
             yield "p2p: false contradicts interconnect nvlink"
+    if len(cards) == 1 and said.get("p2p"):
+        yield "p2p: needs two cards, found 1"
     if not cards:
         for key in ("driver", "free_memory_gib", "interconnect", "p2p"):
             if key in said:

@@ -27,7 +27,11 @@ _MOST_GPUS = 64
 _MOST_GIB = 1_048_576
 _MOST_THREADS = 4096
 _CARD_KEYS = ("name", "compute_capability", "memory_gib")
+_NUMBER = re.compile(r"\d{1,6}(?:\.\d{1,6})?", re.ASCII)
 _VERSION = re.compile(r"\d{1,6}(?:\.\d{1,6}){0,4}", re.ASCII)
+_LARGER = re.compile("[tmk]", re.IGNORECASE)
+"""In the unit of a size that is no GiB."""
+_DRIVER_DIGITS = 3
 _CAPABILITY = re.compile(r"\d{1,2}\.\d", re.ASCII)
 
 
@@ -56,6 +60,10 @@ def _read_gpus(value: object, matrix: Matrix) -> tuple[Card, ...]:
     for index, entry in enumerate(entries):
         path = f"gpus[{index}]"
         try:
+            if entry == NO_GPUS:
+                raise ValueError(f"{NO_GPUS!r} stands alone: it says that there is no card")
+            if entry == "":
+                raise ValueError("needs a card's name, found none")
             if isinstance(entry, str):
                 cards.append(_named(entry, path, matrix))
             else:
@@ -95,7 +103,7 @@ def _described(entry: object, matrix: Matrix) -> Card:
     """A card without a row, from its compute capability and memory; one that has a row may say them
     as its row does."""
     if not isinstance(entry, Mapping):
-        raise ValueError(f"needs a card's name, found {quoted(entry)}")
+        raise ValueError(f"needs a card's name as text, found {quoted(entry)}")
     for key in entry:
         if key not in _CARD_KEYS:
             raise ValueError(f"unknown key {quoted(key)}; known: {', '.join(_CARD_KEYS)}")
@@ -107,7 +115,10 @@ def _described(entry: object, matrix: Matrix) -> Card:
         raise ValueError(f"name needs text, found {quoted(name)}")
     if not isinstance(capability, str) or not _CAPABILITY.fullmatch(capability):
         raise ValueError(f'compute_capability needs text such as "8.6", found {quoted(capability)}')
-    total = int(_read_gib(entry["memory_gib"]) * GIB)
+    try:
+        total = int(_read_gib(entry["memory_gib"]) * GIB)
+    except ValueError as error:
+        raise ValueError(f"memory_gib {error}") from None
     listed = matrix.gpu_index.called(name)
     if listed:
         return _listed(_as_described(name, capability, total, listed))
@@ -145,8 +156,28 @@ def _read_version(value: object, _matrix: Matrix) -> str:
         value = str(value)
     if not isinstance(value, str) or not _VERSION.fullmatch(value):
         quote = f"; quote it: {str(value)!r}" if isinstance(value, float) else ""
-        raise ValueError(f"needs a version as text, found {quoted(value)}{quote}")
+        raise ValueError(f'needs a version as text, such as "3.12", found {quoted(value)}{quote}')
     return value
+
+
+def _read_driver(value: object, matrix: Matrix) -> str:
+    try:
+        text = _read_version(value, matrix)
+    except ValueError as error:
+        raise ValueError(str(error).replace("3.12", "580.95.05")) from None
+    if len(text.split(".")[0]) != _DRIVER_DIGITS:
+        raise ValueError(
+            f'needs the version of a driver, such as "580.95.05", found {quoted(value)}; the '
+            "version of CUDA is another"
+        )
+    return text
+
+
+def _read_python(value: object, matrix: Matrix) -> str:
+    text = _read_version(value, matrix)
+    if not text.startswith("3."):
+        raise ValueError(f'needs a version of Python 3, such as "3.12", found {quoted(value)}')
+    return text
 
 
 def _read_distro(value: object, matrix: Matrix) -> DistroRow:
@@ -155,13 +186,29 @@ def _read_distro(value: object, matrix: Matrix) -> DistroRow:
         raise ValueError(f"needs one of {', '.join(names)}, found {quoted(value)}")
     row = next((row for row in matrix.distros if row.id == value.casefold()), None)
     if row is None:
-        raise ValueError(f"{quoted(value)} is unknown{nearest(value, names)} (distros.yaml)")
+        near = _nearest_distro(value, matrix)
+        raise ValueError(f"{quoted(value)} is unknown{near} (distros.yaml)")
     return row
+
+
+def _nearest_distro(value: str, matrix: Matrix) -> str:
+    """The end of a sentence: of the distribution that is meant, the release that stands next."""
+    ids = [row.id for row in matrix.distros]
+    for row in matrix.distros:
+        version = _NUMBER.search(value)
+        same = [each for each in matrix.distros if each.os_id == row.os_id]
+        if row.os_id in value.casefold() and version is not None:
+            wanted = float(version[0])
+            near = min(same, key=lambda each: abs(float(each.version_id) - wanted))
+            return f"; nearest: {near.id}; known: {', '.join(ids)}"
+    return nearest(value, ids, {row.codename: row.id for row in matrix.distros})
 
 
 def _read_gib(value: object, _matrix: Matrix | None = None) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"needs a number of GiB, found {quoted(value)}")
+        number = _NUMBER.match(value) if isinstance(value, str) else None
+        near = f"; nearest: {number[0]}" if number and not _LARGER.search(str(value)) else ""
+        raise ValueError(f"needs a number of GiB, without a unit, found {quoted(value)}{near}")
     if not 0 < value <= _MOST_GIB:
         raise ValueError(f"needs more than 0 and at most {_MOST_GIB:,} GiB, found {quoted(value)}")
     return value
@@ -177,8 +224,8 @@ def _one_of(words: Iterable[str]) -> Callable[[object, Matrix], str]:
     words = tuple(words)
 
     def read(value: object, _matrix: Matrix) -> str:
-        if isinstance(value, str) and value in words:
-            return value
+        if isinstance(value, str) and value.casefold() in words:
+            return value.casefold()
         raise ValueError(f"{quoted(value)} is unknown{nearest(value, words)}")
 
     return read
@@ -198,9 +245,9 @@ def _read_threads(value: object, _matrix: Matrix) -> int:
 
 KEYS: dict[str, Callable[[Any, Matrix], Any]] = {
     "gpus": _read_gpus,
-    "driver": _read_version,
+    "driver": _read_driver,
     "distro": _read_distro,
-    "python": _read_version,
+    "python": _read_python,
     "memory_gib": _read_gib,
     "disk_free_gib": _read_gib,
     "free_memory_gib": _read_free,

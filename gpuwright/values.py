@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gpuwright.quoting import quoted
+from gpuwright.quoting import clipped, nearest, quoted
 
 NO_GPUS = "none"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]{0,127}", re.ASCII)
@@ -44,9 +44,12 @@ _SYSTEM = (
 
 def read_text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"needs text, found {quoted(value)}; quote it")
-    if not value or not value.isprintable():
-        raise ValueError("needs text without control characters")
+        quote = "; quote it" if isinstance(value, int | float) else ""
+        raise ValueError(f"needs text, found {quoted(value)}{quote}")
+    if not value:
+        raise ValueError("needs text, found none")
+    if not value.isprintable():
+        raise ValueError(f"needs text without control characters, found {quoted(value)}")
     return value
 
 
@@ -70,9 +73,14 @@ def read_service(value: object) -> str:
 def read_whole(low: int, high: int) -> Callable[[object], int]:
     def check(value: object) -> int:
         if type(value) is not int:
-            raise ValueError(f"needs a whole number, found {quoted(value)}")
+            bare = isinstance(value, str) and value.isascii() and value.isdigit()
+            end = "; leave the quotes out" if bare else ""
+            raise ValueError(
+                f"needs a whole number from {low:,} to {high:,}, found {quoted(value)}{end}"
+            )
         if not low <= value <= high:
-            raise ValueError(f"needs {low:,} to {high:,}, found {value:,}")
+            shown = f"{value:,}" if abs(value) < 1 << 64 else quoted(value)
+            raise ValueError(f"needs {low:,} to {high:,}, found {shown}")
         return value
 
     return check
@@ -80,7 +88,7 @@ def read_whole(low: int, high: int) -> Callable[[object], int]:
 
 def read_switch(value: object) -> bool:
     if type(value) is not bool:
-        raise ValueError(f"needs on or off, found {quoted(value)}")
+        raise ValueError(f"needs true or false, found {quoted(value)}")
     return value
 
 
@@ -94,6 +102,7 @@ class SpeculativeWant:
 
 
 _MOST_DRAFT_TOKENS = 64
+_OF_SPECULATIVE = ("method", "tokens", "drafter")
 
 
 def read_speculative(value: object) -> SpeculativeWant:
@@ -101,18 +110,25 @@ def read_speculative(value: object) -> SpeculativeWant:
     if value is False or value in ("none", "off"):
         return SpeculativeWant(method=None)
     if isinstance(value, Mapping):
-        if unknown := sorted(str(key) for key in set(value) - {"method", "tokens", "drafter"}):
-            raise ValueError(f"unknown key {unknown[0]}; known: method, tokens, drafter")
+        for key in value:
+            if key not in _OF_SPECULATIVE:
+                raise ValueError(f"{clipped(key)}: unknown key{nearest(key, _OF_SPECULATIVE)}")
         tokens, drafter = value.get("tokens"), value.get("drafter")
         if "method" not in value:
-            raise ValueError("needs a method")
+            raise ValueError("method missing; known beside it: tokens, drafter")
+        if value["method"] in (False, "none", "off"):
+            if beside := [key for key in ("tokens", "drafter") if value.get(key) is not None]:
+                raise ValueError(f"method off contradicts {' and '.join(beside)}")
+            return SpeculativeWant(method=None)
         return SpeculativeWant(
             method=read_name(value["method"]),
             tokens=None if tokens is None else read_whole(1, _MOST_DRAFT_TOKENS)(tokens),
             drafter=None if drafter is None else read_name(drafter),
         )
     if not isinstance(value, str):
-        raise ValueError(f"needs off, a method or method:tokens, found {quoted(value)}")
+        raise ValueError(
+            f"needs off, a method such as mtp, or method:tokens, found {quoted(value)}"
+        )
     method, separator, count = value.partition(":")
     if not separator:
         return SpeculativeWant(method=read_name(method))
@@ -132,17 +148,20 @@ def read_port(value: object) -> int:
         raise
 
 
+_CARDS = "needs a list such as [0, 1] or of UUIDs, or 'none'; left out: what fits"
+
+
 def read_gpus(value: object) -> tuple[str, ...]:
     if value == NO_GPUS:
         return ()
     if isinstance(value, str | int) and not isinstance(value, bool):
         value = [value]
     if not isinstance(value, list | tuple) or not value:
-        raise ValueError(f"needs a list of indexes or UUIDs, or {NO_GPUS!r}")
+        raise ValueError(f"{_CARDS}, found {quoted(value)}")
     names = []
     for entry in value:
         if isinstance(entry, bool) or not _GPU.fullmatch(str(entry)):
-            raise ValueError(f"{quoted(entry)} is neither an index nor a UUID")
+            raise ValueError(f"{quoted(entry)} is neither an index nor a UUID; {_CARDS}")
         names.append(str(entry))
     if len(set(names)) < len(names):
         raise ValueError("names a card twice")
@@ -157,13 +176,16 @@ def read_address(value: object) -> str:
         # A scope after % could be any text, and stands in the unit and in URLs.
         return str(ipaddress.ip_address(text if "%" not in text else ""))
     except ValueError:
-        raise ValueError(f"{quoted(text)} is not an IP address") from None
+        raise ValueError(
+            f"{quoted(text)} is not an IP address; needs one such as 127.0.0.1 or ::1, without "
+            "port, brackets or scope, or localhost"
+        ) from None
 
 
 def read_node_path(value: object) -> str:
     text = read_text(str(value) if isinstance(value, Path) else value)
     if not text.startswith("/") or ".." in text.split("/"):
-        raise ValueError(f"{quoted(text)} is not an absolute path")
+        raise ValueError(f"{quoted(text)} is not an absolute path; needs one from / on, without ..")
     return "/" + "/".join(part for part in text.split("/") if part not in ("", "."))
 
 
@@ -196,7 +218,7 @@ def read_url(value: object) -> str:
         fits = False
     # Not quoted: the URL may hold a password.
     if not fits:
-        raise ValueError("is not an http or https URL")
+        raise ValueError("is not an http or https URL, such as https://index.example/simple")
     if "@" in parts.netloc:
         raise ValueError(
             "holds credentials, which every user of the node could read in its process list; "

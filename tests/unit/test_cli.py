@@ -64,7 +64,7 @@ def test_a_card_s_name_is_all_that_a_question_needs(capsys):
         (["--gpu", "RTX 3091"], "gpus[0]: 'RTX 3091' is unknown; nearest: "),
         (["--gpu", "3090", "--p2p", "yes please"], "p2p: needs true or false, found 'yes please'"),
         (["--gpu", "3090", "--memory-gib", "lots"], "memory_gib: needs a number of GiB"),
-        (["--gpu", "3090", "--driver", "new"], "driver: needs a version as text, found 'new'"),
+        (["--gpu", "3090", "--driver", "new"], "driver: needs a version as text, such as "),
     ],
 )
 def test_a_wrong_node_exits_2_and_is_named(capsys, words, fault):
@@ -88,9 +88,9 @@ def test_a_fault_in_a_file_names_the_file(tmp_path, capsys):
     path = tmp_path / "sketch.yaml"
     path.write_text("gpus: [RTX 3090]\ndriver: 5x\ngpu: 3\n")
     assert main(["explain", "--host", str(path)]) == 2
-    known = ", ".join(sketch_values.KEYS)
+    known, newest = ", ".join(sketch_values.KEYS), '"580.95.05"'
     assert capsys.readouterr().err.splitlines() == [
-        f"gpuwright: {path}: driver: needs a version as text, found '5x'",
+        f"gpuwright: {path}: driver: needs a version as text, such as {newest}, found '5x'",
         f"gpuwright: {path}: gpu: unknown key; nearest: gpus; known: {known}",
     ]
 
@@ -160,6 +160,45 @@ def test_a_key_that_is_pinned_to_two_values_is_named(capsys):
         (["checkpoint=gpt-oss-20b-mxfp4"], "checkpoint: 'gpt-oss-20b-mxfp4' is of gpt-oss-20b, no"),
         (["gpus=none", "tensor_parallel_size=2"], "tensor_parallel_size: needs cards, and gpus"),
         (["gpus=[0,1]", "tensor_parallel_size=4"], "tensor_parallel_size: 4 over 2 pinned cards"),
+        (["tensor_parallel_size=3"], "tensor_parallel_size: 3 needs as many cards, found 2 on"),
+        (
+            ["engine=llama.cpp", "checkpoint=qwen3.6-27b-awq"],
+            "checkpoint: qwen3.6-27b-awq (safetensors) is for vllm, not llama.cpp; legal: qwen3",
+        ),
+        (
+            ["engine=vllm", "checkpoint=qwen3.6-27b-q4_k_m"],
+            "checkpoint: qwen3.6-27b-q4_k_m (gguf) is for llama.cpp and ik_llama.cpp, not vllm; ",
+        ),
+        (["engine=exllamav3"], "engine: exllamav3 loads exl3, and no checkpoint of qwen3.6-27b is"),
+        (["max_model_len=300000"], "max_model_len: needs at most 262,144, found 300,000 [qwen3.6"),
+        (["speculative={method: off, drafter: x}"], "speculative: method off contradicts drafter"),
+        (
+            ["speculative={method: mtp, drafter: qwen3.6-27b-dflash}"],
+            "speculative: drafter qwen3.6-27b-dflash drafts by dflash, not mtp [qwen3.6-27b-dfl",
+        ),
+        (["engine=llama.cpp", "tensor_parallel_size=2"], "tensor_parallel_size: llama.cpp splits"),
+        (
+            ["engine=vllm", "kv_cache_dtype=q8_0"],
+            "kv_cache_dtype: vllm 0.33.0 has no q8_0; legal: bf16, f16, fp8_e4m3, int8_per_token",
+        ),
+        (
+            ["engine=llama.cpp", "structured_output=xgrammar"],
+            "structured_output: llama.cpp b11434 has no xgrammar; it names none [structured-output",
+        ),
+        (["engine=llama.cpp", "max_num_batched_tokens=2048"], "max_num_batched_tokens: needs an "),
+        (["expert_offload=true"], "expert_offload: needs a model of experts, found qwen3.6-27b [q"),
+        (["gpus=none", "engine=vllm"], "gpus: none needs a build for the CPU, vllm 0.33.0 has cu1"),
+        (["gpus=none", "share_gpus=true"], "share_gpus: needs cards, and gpus says none"),
+        (["gpus=[0]", "build_tag=cpu"], "gpus: needs a build for cards, llama.cpp b11434 has cpu"),
+        (
+            ["release=0.33.0", "build_tag=cu128"],
+            "build_tag: release '0.33.0' has no 'cu128'; ",
+        ),
+        (
+            ["release=b11434", "attention_backend=flashinfer"],
+            "attention_backend: llama.cpp b11434 has no flashinfer; legal: ggml [llama.cpp-b11434]",
+        ),
+        (["checkpoint=qwen3.6-27b-dflash"], "checkpoint: 'qwen3.6-27b-dflash' is a drafter and ho"),
     ],
 )
 def test_pins_that_contradict_each_other_are_named(capsys, pins, fault):

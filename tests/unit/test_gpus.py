@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gpuwright.cli import main
 from gpuwright.gpu_names import find_gpu
 from gpuwright.load import load_matrix
+from gpuwright.quoting import quoted
 from gpuwright.refusals import WantError
 from gpuwright.rows import CompilerSource, GpuKind, KernelModule
 from gpuwright.versions import at_least, within
@@ -142,7 +143,7 @@ def test_any_text_names_a_card_or_is_refused(text):
     try:
         assert find_gpu(ROWS, text) in ROWS
     except WantError as error:
-        assert repr(text) in error.faults[0]
+        assert quoted(text) in error.faults[0]
 
 
 @pytest.mark.parametrize(
