@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gpuwright import capture
 from gpuwright.layout import Layout
 from gpuwright.shrink import reduced, without_prose
 
@@ -40,7 +41,7 @@ _BOOTSTRAP = (
     'old and sys.stdout.write("{%sok%s:false,%serror%s:%s'
     + NEEDED
     + ', found %d.%d%s,%shint%s:%s%s}"%((chr(34),)*5+(v[0],v[1])+(chr(34),)*5)+chr(10));'
-    "old and sys.exit(0);"
+    "old and sys.exit(2);"
     "import base64,json,zlib;"
     "o=lambda t:zlib.decompress(base64.b64decode(t)).decode();"
     "a=sys.argv;"
@@ -107,13 +108,29 @@ def _packed_pynvml(program: str) -> str | None:
     return None if source is None else _packed(source)
 
 
+@functools.cache
+def shell_program() -> str:
+    """onnode/look.sh on one line."""
+    text = (Path(__file__).parent / "onnode" / "look.sh").read_text(encoding="utf-8")
+    lines = [line.strip() for line in text.splitlines()]
+    kept = [line for line in lines if line and not line.startswith("#")]
+    goes_on = re.compile(r".*(?:\b(?:then|do|else)|[{&])\Z")
+    return "".join(line + (" " if goes_on.match(line) else "; ") for line in kept).rstrip("; ")
+
+
+def _looking(spec: dict[str, Any]) -> str:
+    """The shell program in a shell of its own, with its arguments."""
+    words = [str(spec.get("root") or ""), *(spec.get("disks") or [])]
+    return f"(set -- {shlex.join(words)}; {shell_program()})"
+
+
 def command(program: str, spec: dict[str, Any]) -> str:
     """One shell command that runs `program` with `spec` on a node that has Python.
 
     Safe for any POSIX shell, and under further quoting and sudo. Secrets do not belong into
     `spec`: they go to the program's standard input. A node without python3, or with one that is
-    too old, answers as a program that failed; its error then starts with `NEEDED`. A probe
-    without a layout looks where `Layout` says.
+    too old, is looked at by its shell; to any other program it answers as one that failed, with an
+    error that starts with `NEEDED`. A probe without a layout looks where `Layout` says.
     ValueError: no such program, or the command would be too long.
     """
     if program not in PROGRAMS:
@@ -124,10 +141,16 @@ def command(program: str, spec: dict[str, Any]) -> str:
     nvml = _packed_pynvml(program) if program in _ASK_NVML else None
     if nvml is not None:
         words.append(nvml)
-    missing = json.dumps({"ok": False, "error": NEEDED, "hint": "install python3"})
+    if program == "probe":
+        otherwise = "(exit 127)"
+        # 0 and 1 are the program's own; any other status is a python3 that cannot run it.
+        after = f"; status=$?; if [ $status -gt 1 ]; then {_looking(spec)}; else exit $status; fi"
+    else:
+        missing = json.dumps({"ok": False, "error": NEEDED, "hint": "install python3"})
+        otherwise, after = f"echo {shlex.quote(missing)}", ""
     line = (
         f"if command -v python3 >/dev/null 2>&1; then {shlex.join(words)}; "
-        f"else echo {shlex.quote(missing)}; fi"
+        f"else {otherwise}; fi{after}"
     )
     if len(shlex.quote(line)) > LONGEST_COMMAND:
         raise ValueError(f"{program}: the command has {len(line)} bytes: split the specification")
@@ -135,14 +158,18 @@ def command(program: str, spec: dict[str, Any]) -> str:
 
 
 def parse(lines: Iterable[str]) -> dict[str, Any]:
-    """The answer among a command's stdout lines: the last that is a JSON object.
+    """The answer among a command's stdout lines: the last that is a JSON object, or what a shell
+    saw of the node.
 
     Banners and other lines before it are passed over. A node document has no key `ok`; without
     any answer the result is that of a program that failed, with the last line heard.
     """
     heard = ""
-    for line in reversed(list(lines)):
-        text = line.strip()
+    lines = list(lines)
+    for place in range(len(lines) - 1, -1, -1):
+        text = lines[place].strip()
+        if text == capture.BEGIN:
+            return capture.document(lines[place:])
         if text.startswith("{") and text.endswith("}"):
             try:
                 value = json.loads(text)

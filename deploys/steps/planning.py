@@ -11,6 +11,7 @@ from pyinfra.api import DeployError, HiddenValue, Host, State
 from pyinfra.context import ctx_host, ctx_state
 
 from deploys.steps import gather
+from gpuwright.carry import NEEDED
 from gpuwright.converge import Changes, changes
 from gpuwright.expectation import build_spec, expectation, gate_spec, probe_packages, probe_spec
 from gpuwright.expected import Expected
@@ -196,6 +197,8 @@ def _answer(host: Host, want: Want, document: Mapping[str, Any]) -> _Answer:
 
 def _work(answer: _Answer) -> Work:
     want, plan, document = answer.want, answer.plan, answer.document
+    if document.get("by") == "shell":
+        raise _NoPlanError(f"{NEEDED}, found one that does not run")
     if plan.not_applicable:
         raise _NoPlanError(
             f"{plan.engine} {plan.release} ({plan.build_tag}): {plan.not_applicable}"

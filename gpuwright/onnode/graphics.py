@@ -34,28 +34,32 @@ def module_version(tree: Tree) -> str | None:
     return match.group(1) if match else None
 
 
-class Inquiry:
-    """The question to the driver, asked in a child while the rest of the node is read."""
+class Cards:
+    """What the kernel shows of a node's cards, to which the driver's answer is added."""
 
-    def __init__(self, tree: Tree, carried: str | None) -> None:
+    def __init__(self, tree: Tree) -> None:
         self.tree = tree
         self.pci = controllers(tree)
         self.nvidia = [one for one in self.pci if one["vendor"] == "nvidia"]
         self.seconds = _SECONDS + _CARD_SECONDS * max(1, len(self.nvidia))
-        self.child: Child | None = None
-        traces = any(tree.exists(path) for path in _TRACES)
-        if self.nvidia or traces or library_in_reach(tree):
-            self.child = start(lambda: ask(carried), self.seconds)
 
-    def answer(self, container: bool) -> dict[str, Any]:
-        """The document's `gpus`. In a `container` the PCI bus shows more than one may use."""
+    def traces(self) -> bool:
+        """Whether there is anything of a driver to ask."""
+        return bool(self.nvidia) or any(self.tree.exists(path) for path in _TRACES)
+
+    def document(
+        self,
+        source: str,
+        answer: dict[str, Any] | None,
+        logged: dict[str, list[int]] | None,
+        container: bool,
+    ) -> dict[str, Any]:
+        """The document's `gpus`. In a `container` the PCI bus shows more than one may use.
+
+        `answer` is onnode.nvml.ask's, or one of its form by another `source`; None: nobody was
+        asked.
+        """
         module = module_version(self.tree)
-        answer: dict[str, Any] | None = None
-        logged: dict[str, list[int]] | None = None
-        if self.child is not None:
-            heard = value(self.child)
-            answer = heard if isinstance(heard, dict) else {"hung": True}
-            logged = xids(self.tree)
         said = answer or {}
         devices = said.get("devices") or []
         lost = _lost(self.nvidia, said, container)
@@ -63,7 +67,7 @@ class Inquiry:
         add_condition(devices, lost, logged)
         status, detail = self.judged(module, answer, lost, container)
         return {
-            "source": "nvml" if answer and answer.get("error_code", -1) is None else None,
+            "source": source if answer and answer.get("error_code", -1) is None else None,
             "status": status,
             "detail": detail,
             "driver_version": said.get("driver_version") or module,
@@ -107,6 +111,24 @@ class Inquiry:
         if code == NO_PERMISSION:
             return "unreadable", f"the NVIDIA driver may not be asked by this user: {error}"
         return "unreadable", f"the NVIDIA driver cannot be asked: {error}"
+
+
+class Inquiry(Cards):
+    """The question to the driver, asked in a child while the rest of the node is read."""
+
+    def __init__(self, tree: Tree, carried: str | None) -> None:
+        super().__init__(tree)
+        self.child: Child | None = None
+        if self.traces() or library_in_reach(tree):
+            self.child = start(lambda: ask(carried), self.seconds)
+
+    def answer(self, container: bool) -> dict[str, Any]:
+        """The document's `gpus`."""
+        if self.child is None:
+            return self.document("nvml", None, None, container)
+        heard = value(self.child)
+        answer = heard if isinstance(heard, dict) else {"hung": True}
+        return self.document("nvml", answer, xids(self.tree), container)
 
 
 def _lost(

@@ -53,6 +53,18 @@ def xids(tree: Tree) -> dict[str, list[int]] | None:
         return None
     finally:
         os.close(descriptor)
+    return _sorted(found)
+
+
+def printed(text: str) -> dict[str, list[int]]:
+    """The same of what dmesg printed."""
+    found: dict[str, set[int]] = {}
+    for line in text.splitlines():
+        _note(line.encode(), found)
+    return _sorted(found)
+
+
+def _sorted(found: dict[str, set[int]]) -> dict[str, list[int]]:
     return {address: sorted(numbers) for address, numbers in found.items()}
 
 

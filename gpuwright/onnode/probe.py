@@ -43,6 +43,7 @@ from gpuwright.onnode.service import (
 )
 from gpuwright.onnode.tree import Tree
 
+SCHEMA = 2
 _SECTION_SECONDS = 10.0
 _HEALTH_SECONDS = 20.0
 _FULL_SECONDS = 24 * 3600.0
@@ -80,8 +81,10 @@ _NOTHING_KNOWN: dict[str, Any] = {
     **UNKNOWN,
 }
 
+NAMES = tuple(_NOTHING_KNOWN)
 
-def _unknown(section: str) -> Any:
+
+def unknown(section: str) -> Any:
     """What a section says when it knows nothing: every key, null."""
     return copy.deepcopy(_NOTHING_KNOWN[section])
 
@@ -117,9 +120,9 @@ class Look:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def section(self, name: str, work: Callable[[], Any], seconds: float = 10.0) -> None:
-        unknown = _unknown(name)
+        nothing = unknown(name)
         asked = self.asked(name)
-        self.document[name] = self.guarded(name, work, unknown, seconds) if asked else unknown
+        self.document[name] = self.guarded(name, work, nothing, seconds) if asked else nothing
 
 
 def _service(look: Look, tree: Tree, shown: str) -> dict[str, Any]:
@@ -198,7 +201,9 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     inquiry = None
     if look.asked("gpus"):
         inquiry = look.guarded("gpus", lambda: Inquiry(tree, carried), None)
-    document.update({"schema": 2, "time": time.time(), "seconds": None, "uid": os.geteuid()})
+    document.update(
+        {"schema": SCHEMA, "by": "probe", "time": time.time(), "seconds": None, "uid": os.geteuid()}
+    )
     look.section("systemd", lambda: systemd(tree))
     question = None
     if look.asked("ours") and spec.get("service") and document["systemd"]["running"]:
@@ -221,7 +226,7 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
         look.section(name, partial(work, tree))
     look.section("ports", lambda: ports(tree))
     look.section("packages", lambda: packages(tree, spec.get("packages") or []))
-    document["ours"] = _unknown("ours")
+    document["ours"] = unknown("ours")
     if counting is not None:
         document["ours"]["user"] = look.guarded("user", lambda: user(tree), None)
         # The child has its own deadline: no second one here.
@@ -238,12 +243,12 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
             "service", lambda: _service(look, tree, shown), None, 2 * _HEALTH_SECONDS
         )
     container = document["virtualization"] in CONTAINERS
-    document["gpus"] = _unknown("gpus")
+    document["gpus"] = unknown("gpus")
     if inquiry is not None:
         answer = partial(inquiry.answer, container)
         # The child has its own deadline, which is longer on nodes with many cards.
         seconds = inquiry.seconds + _SECTION_SECONDS
-        document["gpus"] = look.guarded("gpus", answer, _unknown("gpus"), seconds)
+        document["gpus"] = look.guarded("gpus", answer, unknown("gpus"), seconds)
     document["driver"]["cuda_version"] = document["gpus"]["cuda_version"]
     document["notes"] = look.notes
     document["seconds"] = round(time.monotonic() - began, 4)

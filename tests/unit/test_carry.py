@@ -56,9 +56,10 @@ def test_runs_in_every_posix_shell(shell: str):
     assert carry.parse(finished.stdout.splitlines())["notes"] == []
 
 
-def test_a_node_without_python_answers_with_the_sentence_and_no_failed_command():
+@pytest.mark.parametrize("program", [one for one in carry.PROGRAMS if one != "probe"])
+def test_a_node_without_python_answers_with_the_sentence_and_no_failed_command(program: str):
     finished = subprocess.run(
-        ["/bin/sh", "-c", carry.command("probe", {})],
+        ["/bin/sh", "-c", carry.command(program, {})],
         capture_output=True,
         text=True,
         env={"PATH": "/nonexistent"},
@@ -69,25 +70,55 @@ def test_a_node_without_python_answers_with_the_sentence_and_no_failed_command()
     assert answer["error"].startswith(carry.NEEDED)
 
 
-def test_a_python_that_is_too_old_says_so_and_which_it_is(tmp_path: Path):
-    # The carried bootstrap is run by an interpreter that claims to be an older one.
-    fake = tmp_path / "python3"
+def test_a_node_without_python_is_looked_at_by_its_shell():
+    finished = subprocess.run(
+        ["/bin/sh", "-c", carry.command("probe", {"disks": ["/"]})],
+        capture_output=True,
+        text=True,
+        env={"PATH": "/nonexistent"},
+    )
+    assert (finished.returncode, finished.stderr) == (0, "")
+    answer = carry.parse(["Welcome", *finished.stdout.splitlines()])
+    assert (answer["schema"], answer["by"]) == (2, "shell")
+
+
+def old_python(folder: Path) -> dict[str, str]:
+    """An environment whose python3 claims to be an older one, and runs what it is given."""
+    fake = folder / "python3"
     fake.write_text(
         f"#!{sys.executable} -IS\n"
         "import sys\n"
         "sys.version_info = (3, 7)\n"
+        "if '--version' in sys.argv:\n"
+        "    print('Python 3.7.3')\n"
+        "    sys.exit()\n"
         "boot = sys.argv[sys.argv.index('-c') + 1]\n"
         "exec(boot, {})\n"
     )
     fake.chmod(0o755)
+    return {"PATH": f"{folder}:/usr/bin:/bin"}
+
+
+def test_a_python_that_is_too_old_says_so_and_which_it_is(tmp_path: Path):
+    finished = subprocess.run(
+        ["/bin/sh", "-c", carry.command("gate", {})],
+        capture_output=True,
+        text=True,
+        env=old_python(tmp_path),
+    )
+    answer = carry.parse(finished.stdout.splitlines())
+    assert answer == {"ok": False, "error": f"{carry.NEEDED}, found 3.7", "hint": ""}
+
+
+def test_a_python_that_is_too_old_leaves_the_look_to_the_shell(tmp_path: Path):
     finished = subprocess.run(
         ["/bin/sh", "-c", carry.command("probe", {})],
         capture_output=True,
         text=True,
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        env=old_python(tmp_path),
     )
     answer = carry.parse(finished.stdout.splitlines())
-    assert answer == {"ok": False, "error": f"{carry.NEEDED}, found 3.7", "hint": ""}
+    assert (answer["by"], answer["python"]["version"]) == ("shell", "3.7.3")
 
 
 def test_the_bootstrap_parses_in_a_python_that_is_too_old_for_the_programs():

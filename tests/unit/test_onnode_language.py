@@ -2,6 +2,8 @@
 
 import ast
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -53,3 +55,17 @@ def test_uses_nothing_newer_than_python_3_8(module: Path):
                 r"(?:dict|list|tuple|set|type|Callable)\Z", base.id
             )
             assert not generic, f"{module.name}:{node.lineno} a generic alias is Python 3.9's"
+
+
+def test_the_shell_program_is_posix_shell():
+    for shell in ("dash", "busybox sh"):
+        if shutil.which(shell.split()[0]):
+            subprocess.run([*shell.split(), "-n", str(ONNODE / "look.sh")], check=True)
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not here")
+def test_the_shell_program_has_nothing_that_shellcheck_minds():
+    checked = subprocess.run(
+        ["shellcheck", "-s", "sh", str(ONNODE / "look.sh")], capture_output=True, text=True
+    )
+    assert checked.stdout == ""

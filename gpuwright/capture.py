@@ -1,0 +1,306 @@
+"""The node document of a node without a usable python3, from what onnode/look.sh printed there.
+
+Files are read by the probe's own functions, so that both ways say the same. Total: any lines give
+a document.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuwright import smi
+from gpuwright.onnode import probe
+from gpuwright.onnode.graphics import NVIDIA, controllers, judged, module_version
+from gpuwright.onnode.listeners import ports
+from gpuwright.onnode.machine import CONTAINERS, cpu, memory, system, systemd, virtualization
+from gpuwright.onnode.nvml import LIBRARY
+from gpuwright.onnode.outcome import clean, sentence
+from gpuwright.onnode.tree import Tree
+
+BEGIN = "@gpuwright 1"
+END = "@end"
+_SMI_SECONDS = 15.0
+_TRACES = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")
+_TOPOLOGY = {
+    "PIX": "single",
+    "PXB": "multiple",
+    "PHB": "hostbridge",
+    "NODE": "node",
+    "SYS": "system",
+}
+_P2P = {
+    "OK": "ok",
+    "CNS": "chipset_not_supported",
+    "GNS": "gpu_not_supported",
+    "TNS": "topology_not_supported",
+    "DR": "disabled_by_regkey",
+    "NS": "not_supported",
+    "U": "unknown",
+}
+
+
+class Captured(Tree):
+    """A node's files as they were printed. Nothing of this machine is read."""
+
+    def __init__(self) -> None:
+        super().__init__("/nonexistent")
+        self.files: dict[str, str] = {}
+        self.links: dict[str, str] = {}
+        self.paths: set[str] = set()
+
+    def data(self, path: str, limit: int = 16 << 20) -> bytes | None:
+        text = self.files.get(path)
+        return None if text is None else text.encode()[:limit]
+
+    def link(self, path: str) -> str | None:
+        return self.links.get(path)
+
+    def names(self, path: str, limit: int = 10000) -> list[str]:
+        head = path.rstrip("/") + "/"
+        below = {one[len(head) :].split("/")[0] for one in self._known() if one.startswith(head)}
+        return sorted(below)[:limit]
+
+    def exists(self, path: str) -> bool:
+        return any(one == path or one.startswith(f"{path}/") for one in self._known())
+
+    def parsed(self, path: str, limit: int = 1 << 20) -> object:
+        return None
+
+    def _known(self) -> set[str]:
+        return {*self.files, *self.links, *self.paths}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Output:
+    """What a command printed, and its exit status: None where it did not end."""
+
+    text: str
+    status: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Capture:
+    tree: Captured
+    outputs: dict[str, Output]
+    disks: dict[str, Output]
+    whole: bool
+    notes: list[str] = field(default_factory=list)
+
+    def output(self, command: str) -> Output:
+        """Of the first command that begins so; of none: not found, as a shell says it."""
+        for name, output in self.outputs.items():
+            if name.startswith(command):
+                return output
+        return Output(text="", status=127)
+
+    def said(self, command: str) -> str | None:
+        """What a command that ended well said, as one word or line."""
+        output = self.output(command)
+        return clean(output.text.strip(), 200) if output.status == 0 and output.text else None
+
+
+def read(lines: Iterable[str]) -> Capture:
+    """The frames that look.sh printed, from its first line on."""
+    tree = Captured()
+    outputs: dict[str, Output] = {}
+    disks: dict[str, Output] = {}
+    whole = False
+    asked = None
+    for head, body in _frames(lines):
+        word, _, rest = head.partition(" ")
+        if word == "@file":
+            tree.files[rest] = "\n".join(body) + "\n"
+        elif word == "@link" and body:
+            tree.links[rest] = body[0]
+        elif word == "@paths":
+            tree.paths.update(line for line in body if line.startswith("/"))
+        elif word == "@disk":
+            asked = rest
+        elif word == "@run" and rest.startswith("df ") and asked is not None:
+            disks[asked] = _output(body)
+            asked = None
+        elif word == "@run":
+            outputs[rest] = _output(body)
+        whole = whole or head == END
+    # Only the line of the container is printed, and it ends as the kernel writes it.
+    if "/proc/1/environ" in tree.files:
+        tree.files["/proc/1/environ"] = tree.files["/proc/1/environ"].replace("\n", "\0")
+    return Capture(tree=tree, outputs=outputs, disks=disks, whole=whole)
+
+
+def _frames(lines: Iterable[str]) -> Iterable[tuple[str, list[str]]]:
+    head: str | None = None
+    body: list[str] = []
+    for line in lines:
+        if line.startswith("@"):
+            if head is not None:
+                yield head, body
+            head, body = clean(line.strip(), 1000), []
+        elif line.startswith(" "):
+            body.append(line[1:])
+    if head is not None:
+        yield head, body
+
+
+def _output(body: Sequence[str]) -> Output:
+    """Its last line is the exit status; without one the command was cut off."""
+    match = re.fullmatch(r"exit (\d{1,3})", body[-1]) if body else None
+    if match is None:
+        return Output(text="\n".join(body), status=None)
+    return Output(text="\n".join(body[:-1]).rstrip("\n"), status=int(match[1]))
+
+
+def document(lines: Iterable[str]) -> dict[str, Any]:
+    """The node document. What only the probe can see is null, as where the probe cannot see it."""
+    capture = read(lines)
+    tree, notes = capture.tree, capture.notes
+    found: dict[str, Any] = {name: probe.unknown(name) for name in probe.NAMES}
+    python = re.search(r"Python (\d+(?:\.\d+)+)", capture.output("python3").text)
+    version = python[1] if python else None
+    notes.append(f"looked at by the node's shell alone; its python3: {version or 'none'}")
+    if not capture.whole:
+        notes.append("what the node printed ends early")
+
+    def section(name: str, work: Callable[[], Any]) -> None:
+        try:
+            found[name] = work()
+        except Exception as problem:
+            notes.append(clean(f"{name}: {sentence(problem)}", 1000))
+
+    section("os", lambda: {**system(tree), "architecture": capture.said("uname")})
+    section("glibc", lambda: _glibc(capture))
+    found["python"] = {"version": version, "executable": None}
+    section("cpu", lambda: _cpu(tree))
+    section("memory", lambda: memory(tree))
+    section("systemd", lambda: systemd(tree))
+    section("virtualization", lambda: virtualization(tree))
+    section("disks", lambda: {path: _disk(output) for path, output in capture.disks.items()})
+    section("ports", lambda: ports(tree))
+    section("gpus", lambda: _gpus(capture, found["virtualization"] in CONTAINERS))
+    return {
+        "schema": probe.SCHEMA,
+        "by": "shell",
+        "time": _whole(capture.said("date")),
+        "seconds": None,
+        "uid": _whole(capture.said("id")),
+        **found,
+        "notes": notes,
+    }
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and re.fullmatch(r"\d{1,12}", text) else None
+
+
+def _cpu(tree: Tree) -> dict[str, Any]:
+    """As the probe; only the node can count its threads where the kernel does not list them."""
+    listed = tree.word("/sys/devices/system/cpu/online") is not None
+    return cpu(tree) if listed else {**cpu(tree), "threads": None}
+
+
+def _glibc(capture: Capture) -> str | None:
+    output = capture.output("ldd")
+    match = re.search(r"\(.*(?:GLIBC|GNU libc|GNU C Library).*\) (\d+\.\d+)", output.text)
+    return match[1] if match and output.status == 0 else None
+
+
+def _disk(output: Output) -> dict[str, Any]:
+    """The last line of `df -kPT`: device, type, blocks of 1 KiB, used, free, share, mount."""
+    lines = output.text.splitlines()
+    words = lines[-1].split(None, 6) if output.status == 0 and lines else []
+    if len(words) < 7 or not re.fullmatch(r"\d{1,15} \d{1,15}", f"{words[2]} {words[4]}"):
+        return dict.fromkeys(("mount", "free_bytes", "total_bytes", "type"))
+    return {
+        "mount": clean(words[6], 4000),
+        "free_bytes": int(words[4]) * 1024,
+        "total_bytes": int(words[2]) * 1024,
+        "type": clean(words[1], 60),
+    }
+
+
+def _gpus(capture: Capture, container: bool) -> dict[str, Any]:
+    tree = capture.tree
+    pci, module = controllers(tree), module_version(tree)
+    printed = capture.output("nvidia-smi -q -x")
+    answer: dict[str, Any] | None = None
+    if printed.status == 127 and _reason_to_ask(tree, pci):
+        answer = _not_asked(tree)
+    elif printed.status != 127:
+        answer = smi.answer(printed.text, printed.status)
+        _add_queried(answer, smi.queried(capture.output("nvidia-smi --query-gpu").text))
+    status, detail = judged(pci, module, answer, container, _SMI_SECONDS)
+    said = answer or {}
+    devices = said.get("devices") or []
+    return {
+        **probe.unknown("gpus"),
+        "status": status,
+        "detail": detail,
+        "source": "nvidia-smi" if answer is not None else None,
+        "driver_version": said.get("driver_version") or module,
+        "cuda_version": said.get("cuda_version"),
+        "devices": devices,
+        "pairs": _pairs(capture, devices),
+        "pci": pci,
+    }
+
+
+def _reason_to_ask(tree: Captured, pci: list[dict[str, Any]]) -> bool:
+    nvidia = any(one["id"].startswith(NVIDIA) for one in pci)
+    return nvidia or any(tree.exists(path) for path in _TRACES) or _has_library(tree)
+
+
+def _has_library(tree: Captured) -> bool:
+    return any(path.rsplit("/", 1)[-1] == LIBRARY for path in tree.paths)
+
+
+def _not_asked(tree: Captured) -> dict[str, Any]:
+    """Without nvidia-smi: no driver where its library is not there either, else unknown."""
+    library = _has_library(tree)
+    error = "there is neither nvidia-smi nor a python3 to ask it with"
+    return {
+        "error_code": -1 if library else 12,
+        "error": error,
+        "driver_version": None,
+        "cuda_version": None,
+        "library_version": None,
+        "devices": [],
+        "lost": [],
+    }
+
+
+def _add_queried(answer: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Only `--query-gpu` tells the compute capability; old drivers do not know the question."""
+    known = {row["uuid"]: row for row in rows}
+    for device in answer.get("devices") or []:
+        row = known.get(device["uuid"])
+        if row is not None:
+            device["compute_capability"] = row["compute_capability"]
+
+
+def _pairs(capture: Capture, devices: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
+    """What stands between each two cards, and each card's `nvlink`."""
+    topology = smi.matrix(capture.output("nvidia-smi topo -m").text)
+    peers = smi.matrix(capture.output("nvidia-smi topo -p2p").text)
+    linked = capture.output("nvidia-smi nvlink")
+    active = smi.links(linked.text)
+    for device in devices:
+        if linked.status == 0:
+            device["nvlink"] = active.get(device["uuid"], 0) > 0
+    found = []
+    for a in range(len(devices)):
+        for b in range(a + 1, len(devices)):
+            word = topology.get((a, b))
+            links = re.fullmatch(r"NV(\d{1,2})", word or "")
+            found.append(
+                {
+                    "a": a,
+                    "b": b,
+                    "nvlinks": int(links[1]) if links else None if word is None else 0,
+                    "p2p": _P2P.get(peers.get((a, b), "")),
+                    "topology": _TOPOLOGY.get(word or ""),
+                }
+            )
+    return found

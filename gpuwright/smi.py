@@ -1,0 +1,358 @@
+"""What `nvidia-smi` prints, as the probe's own answer: pure, and total for any text.
+
+XML entities are refused; nothing outside the text is read.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from xml.etree.ElementTree import Element, TreeBuilder
+from xml.parsers import expat
+
+from gpuwright.onnode.nvml import pci_address
+from gpuwright.onnode.outcome import clean
+
+UNKNOWN_ERROR = 999
+_MOST_GPUS = 64
+_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_NUMBER = re.compile(r"(-?\d{1,15}(?:\.\d{1,6})?)\s*([A-Za-z%]*)")
+_UUID = re.compile(r"GPU-[0-9a-fA-F-]{8,60}")
+_HANDLE = re.compile(
+    r"device handle for GPU ?(?:\d{1,2}: )?"
+    r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]): ([^\n]{1,200})"
+)
+_LIBRARY = re.compile(r"NVML library version: (\d+(?:\.\d+)+)")
+_CAPABILITY = re.compile(r"\d{1,2}\.\d")
+_THROTTLES = {
+    "sw_power_cap": "sw_power_cap",
+    "hw_slowdown": "hw_slowdown",
+    "sw_thermal_slowdown": "sw_thermal",
+    "hw_thermal_slowdown": "hw_thermal",
+    "hw_power_brake_slowdown": "hw_power_brake",
+    "sync_boost": "sync_boost",
+    "applications_clocks_setting": "applications_clocks",
+    "display_clocks_setting": "display_clocks",
+}
+_UNCORRECTED = (
+    "sram_uncorrectable",
+    "sram_uncorrectable_parity",
+    "sram_uncorrectable_secded",
+    "dram_uncorrectable",
+    "double_bit/total",
+)
+_READINGS = ("gpu_power_readings", "power_readings")
+_VIRTUAL = {
+    "None": "none",
+    "Pass-Through": "passthrough",
+    "VGPU": "vgpu",
+    "Host VGPU": "host_vgpu",
+    "Host VSGA": "host_vsga",
+}
+
+
+class UnreadableXmlError(ValueError):
+    """The text is no XML that nvidia-smi would print."""
+
+
+def xml_tree(text: str) -> Element:
+    """The root element; UnreadableXmlError for anything else, and for declared entities."""
+    builder = TreeBuilder()
+    parser = expat.ParserCreate()
+    depth = 0
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        nonlocal depth
+        depth += 1
+        if depth > 50:
+            raise UnreadableXmlError("nested too deeply")
+        builder.start(tag, attributes)
+
+    def end(tag: str) -> None:
+        nonlocal depth
+        depth -= 1
+        builder.end(tag)
+
+    def refuse(*_: object) -> None:
+        raise UnreadableXmlError("it declares entities")
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = builder.data
+    parser.EntityDeclHandler = refuse
+    try:
+        parser.Parse(text[text.find("<?xml") :] if "<?xml" in text else text, True)
+    except expat.ExpatError as problem:
+        raise UnreadableXmlError(str(problem)) from None
+    root: Element = builder.close()
+    return root
+
+
+def answer(text: str, status: int | None) -> dict[str, Any]:
+    """What `nvidia-smi -q -x` said, in the form of onnode.nvml.ask's answer.
+
+    `status` is its exit status; its numbers are NVML's. None, or 137: it did not end.
+    """
+    found: dict[str, Any] = {
+        "error_code": None,
+        "error": None,
+        "driver_version": None,
+        "cuda_version": None,
+        "library_version": None,
+        "devices": [],
+        "lost": [],
+    }
+    library = _LIBRARY.search(text)
+    found["library_version"] = library[1] if library else None
+    if status is None or status == 137:
+        return {"hung": True}
+    found["lost"] = [
+        f"GPU at {pci_address(address.upper()) or clean(address, 40)}: {clean(error.strip(), 200)}"
+        for address, error in _HANDLE.findall(text)[:_MOST_GPUS]
+    ]
+    try:
+        root = xml_tree("\n".join(line for line in text.splitlines() if not _HANDLE.search(line)))
+    except UnreadableXmlError as problem:
+        if status == 0:
+            found.update(error_code=-1, error=f"what nvidia-smi printed is no XML: {problem}")
+        elif status != 6 and not found["lost"]:  # 6: no devices were found
+            code = UNKNOWN_ERROR if status == 255 else status
+            found.update(error_code=code, error=_said(text, status))
+        return found
+    found["driver_version"] = _word(root, "driver_version") or _word(root, "kmd_version")
+    found["cuda_version"] = _word(root, "cuda_version") or _word(root, "cuda_umd_version")
+    for number, gpu in enumerate(root.findall("gpu")[:_MOST_GPUS]):
+        uuid = _word(gpu, "uuid")
+        if uuid is None or not _UUID.fullmatch(uuid):
+            said = _word(gpu, "product_name") or uuid or "it does not answer"
+            found["lost"].append(f"GPU {number}: {uuid or said}")
+        else:
+            found["devices"].append(_device(gpu, uuid))
+    found["devices"].sort(key=lambda device: str(device["pci_address"] or ""))
+    for index, device in enumerate(found["devices"]):
+        device["index"] = index
+    return found
+
+
+def _said(text: str, status: int) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    first = clean(lines[0], 300) if lines else "nothing"
+    return f"nvidia-smi ended with status {status} and said: {first}"
+
+
+def _device(gpu: Element, uuid: str) -> dict[str, Any]:
+    device_id = _word(gpu, "pci/pci_device_id") or ""
+    ids = re.fullmatch(r"(?:0x)?([0-9A-Fa-f]{4})([0-9A-Fa-f]{4})", device_id)
+    return {
+        "index": 0,
+        "uuid": uuid,
+        "pci_address": pci_address(_word(gpu, "pci/pci_bus_id") or gpu.get("id") or ""),
+        "pci_id": f"{ids[2]}:{ids[1]}".lower() if ids else None,
+        "name": _word(gpu, "product_name"),
+        "compute_capability": None,
+        "minor": _whole(gpu, "minor_number"),
+        "memory_total_bytes": _bytes(gpu, "fb_memory_usage/total"),
+        "memory_free_bytes": _bytes(gpu, "fb_memory_usage/free"),
+        "memory_reserved_bytes": _bytes(gpu, "fb_memory_usage/reserved"),
+        "nvlink": None,
+        "processes": _processes(gpu),
+        "display_attached": _flag(gpu, "display_attached", "display_mode"),
+        "display_active": _flag(gpu, "display_active"),
+        "mig": {
+            "enabled": _flag(gpu, "mig_mode/current_mig"),
+            "pending": _flag(gpu, "mig_mode/pending_mig"),
+            "instances": _instances(gpu),
+        },
+        "vgpu": _VIRTUAL.get(_word(gpu, "gpu_virtualization_mode/virtualization_mode") or ""),
+        "ecc": {
+            "enabled": _flag(gpu, "ecc_mode/current_ecc"),
+            "pending": _flag(gpu, "ecc_mode/pending_ecc"),
+            "uncorrected": _uncorrected(gpu),
+        },
+        "rows_pending": _flag(gpu, "remapped_rows/remapped_row_pending")
+        or _flag(gpu, "retired_pages/pending_retirement", "retired_pages/pending_blacklist"),
+        "rows_failed": _flag(gpu, "remapped_rows/remapped_row_failure"),
+        "persistence": _flag(gpu, "persistence_mode"),
+        "power": _power(gpu),
+        "pcie": {
+            "generation": _whole(gpu, "pci/pci_gpu_link_info/pcie_gen/current_link_gen"),
+            "generation_max": _whole(gpu, "pci/pci_gpu_link_info/pcie_gen/max_link_gen"),
+            "width": _whole(gpu, "pci/pci_gpu_link_info/link_widths/current_link_width"),
+            "width_max": _whole(gpu, "pci/pci_gpu_link_info/link_widths/max_link_width"),
+        },
+        "throttle": _throttle(gpu),
+        "temperature_c": _whole(gpu, "temperature/gpu_temp"),
+    }
+
+
+def _word(element: Element, *paths: str) -> str | None:
+    """The text at the first of `paths` that says something; None for the words of "unknown"."""
+    for path in paths:
+        text = clean((element.findtext(path) or "").strip(), 200)
+        unknown = text.strip("[]") in ("", "N/A", "Not Supported", "Unknown Error")
+        if not unknown and not text.startswith(("Requested functionality", "Insufficient")):
+            return text
+    return None
+
+
+def _number(element: Element, *paths: str) -> tuple[float, str] | None:
+    for path in paths:
+        match = _NUMBER.fullmatch(_word(element, path) or "")
+        if match:
+            return float(match[1]), match[2]
+    return None
+
+
+def _whole(element: Element, *paths: str) -> int | None:
+    found = _number(element, *paths)
+    return None if found is None else int(found[0])
+
+
+def _bytes(element: Element, path: str) -> int | None:
+    found = _number(element, path)
+    if found is None or found[1] not in _UNITS or found[0] < 0:
+        return None
+    return int(found[0] * _UNITS[found[1]])
+
+
+def _flag(element: Element, *paths: str) -> bool | None:
+    words = {"Enabled": True, "Yes": True, "Active": True}
+    words |= {"Disabled": False, "No": False, "Not Active": False}
+    for path in paths:
+        found = words.get(_word(element, path) or "")
+        if found is not None:
+            return found
+    return None
+
+
+def _power(gpu: Element) -> dict[str, float | None]:
+    """Watts; since driver 530 under a name of their own, since 590 with two draws."""
+
+    def watts(*names: str) -> float | None:
+        places = [f"{part}/{name}" for part in _READINGS for name in names]
+        found = _number(gpu, *places)
+        return None if found is None else found[0]
+
+    return {
+        "draw_w": watts("power_draw", "instant_power_draw", "average_power_draw"),
+        "limit_w": watts("enforced_power_limit", "current_power_limit", "power_limit"),
+        "default_w": watts("default_power_limit"),
+        "min_w": watts("min_power_limit"),
+        "max_w": watts("max_power_limit"),
+    }
+
+
+def _throttle(gpu: Element) -> list[str] | None:
+    """Why clocks are below what was asked for; the element's name changed with driver 535."""
+    for name in ("clocks_event_reason", "clocks_throttle_reason"):
+        reasons = gpu.find(f"{name}s")
+        if reasons is not None:
+            return [
+                word
+                for part, word in _THROTTLES.items()
+                if _flag(reasons, f"{name}_{part}") is True
+            ]
+    return None
+
+
+def _uncorrected(gpu: Element) -> int | None:
+    """Uncorrected errors since the driver was loaded, in whichever parts this driver counts."""
+    volatile = gpu.find("ecc_errors/volatile")
+    if volatile is None:
+        return None
+    counts = [count for part in _UNCORRECTED if (count := _whole(volatile, part)) is not None]
+    return sum(counts) if counts else None
+
+
+def _instances(gpu: Element) -> list[dict[str, Any]] | None:
+    """MIG devices; nvidia-smi's XML does not name them."""
+    if _flag(gpu, "mig_mode/current_mig") is not True:
+        return None if _flag(gpu, "mig_mode/current_mig") is None else []
+    return [
+        {
+            "uuid": None,
+            "name": None,
+            "memory_total_bytes": _bytes(instance, "fb_memory_usage/total"),
+        }
+        for instance in gpu.findall("mig_devices/mig_device")[:_MOST_GPUS]
+    ]
+
+
+def _processes(gpu: Element) -> list[dict[str, Any]] | None:
+    """Compute processes, then those that only draw; None where the list is not given."""
+    listed = gpu.find("processes")
+    if listed is None or "N/A" in (listed.text or ""):
+        return None
+    found = []
+    for entry in listed.findall("process_info")[:1000]:
+        pid = _whole(entry, "pid")
+        if pid is None or pid < 0:
+            continue
+        kind = "graphics" if (_word(entry, "type") or "C") == "G" else "compute"
+        found.append(
+            {
+                "pid": pid,
+                "used_bytes": _bytes(entry, "used_memory"),
+                "kind": kind,
+                "name": _word(entry, "process_name"),
+                "ours": None,
+            }
+        )
+    return sorted(found, key=lambda one: str(one["kind"]))
+
+
+def queried(text: str) -> list[dict[str, Any]]:
+    """Rows of `--query-gpu` in the order that look.sh asks for; others are passed over."""
+    found: list[dict[str, Any]] = []
+    for line in text.splitlines()[:_MOST_GPUS]:
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) < 8 or not _UUID.fullmatch(cells[1]):
+            continue
+        # A product name may hold commas: cells count from both ends.
+        total, free, capability = cells[-3:]
+        ids = re.fullmatch(r"0x([0-9A-Fa-f]{4})([0-9A-Fa-f]{4})", cells[3])
+        found.append(
+            {
+                "uuid": cells[1],
+                "pci_address": pci_address(cells[2]),
+                "pci_id": f"{ids[2]}:{ids[1]}".lower() if ids else None,
+                "name": clean(", ".join(cells[4:-3]), 200),
+                "memory_total_bytes": int(total) << 20 if re.fullmatch(r"\d{1,9}", total) else None,
+                "memory_free_bytes": int(free) << 20 if re.fullmatch(r"\d{1,9}", free) else None,
+                "compute_capability": capability if _CAPABILITY.fullmatch(capability) else None,
+            }
+        )
+    return found
+
+
+def matrix(text: str) -> dict[tuple[int, int], str]:
+    """The words between cards of `nvidia-smi topo`, by their numbers there; first below second."""
+    found: dict[tuple[int, int], str] = {}
+    columns: list[int] | None = None
+    for line in text.splitlines()[:200]:
+        # Its head is underlined, by escapes that the node made printable.
+        words = re.sub(r"[\x1b?]\[\d*m", " ", line).split()
+        if not words or not re.fullmatch(r"GPU\d{1,2}", words[0]):
+            continue
+        if columns is None:
+            columns = [int(word[3:]) for word in words if re.fullmatch(r"GPU\d{1,2}", word)]
+            continue
+        row = int(words[0][3:])
+        for column, word in zip(columns, words[1:], strict=False):
+            if row < column:
+                found[row, column] = clean(word, 10)
+    return found
+
+
+def links(text: str) -> dict[str, int]:
+    """Active NVLinks by UUID, from `nvidia-smi nvlink -s`; cards without any are not listed."""
+    found: dict[str, int] = {}
+    uuid = None
+    for line in text.splitlines()[:5000]:
+        head = re.match(r"\s*GPU \d+: .*\(UUID: (GPU-[0-9a-fA-F-]{8,60})\)\s*\Z", line)
+        if head:
+            uuid = head[1]
+            found[uuid] = 0
+        elif uuid is not None and re.match(r"\s*Link \d+: \d+(?:\.\d+)? GB/s\s*\Z", line):
+            found[uuid] += 1
+    return found
