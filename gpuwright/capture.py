@@ -13,6 +13,8 @@ from typing import Any
 
 from gpuwright import smi
 from gpuwright.onnode import probe
+from gpuwright.onnode.disks import mounted, mounts, unknown_disk
+from gpuwright.onnode.driver import library_version, loaded_module
 from gpuwright.onnode.graphics import NVIDIA, controllers, judged, module_version
 from gpuwright.onnode.listeners import ports
 from gpuwright.onnode.machine import CONTAINERS, cpu, memory, system, systemd, virtualization
@@ -177,9 +179,12 @@ def document(lines: Iterable[str]) -> dict[str, Any]:
     section("memory", lambda: memory(tree))
     section("systemd", lambda: systemd(tree))
     section("virtualization", lambda: virtualization(tree))
-    section("disks", lambda: {path: _disk(output) for path, output in capture.disks.items()})
+    section("filesystems", lambda: _filesystems(capture))
+    section("disks", lambda: _disks(capture))
     section("ports", lambda: ports(tree))
     section("gpus", lambda: _gpus(capture, found["virtualization"] in CONTAINERS))
+    section("driver", lambda: _driver(tree, found["gpus"]["cuda_version"]))
+    found["clock"]["time"] = _whole(capture.said("date"))
     return {
         "schema": probe.SCHEMA,
         "by": "shell",
@@ -207,17 +212,55 @@ def _glibc(capture: Capture) -> str | None:
     return match[1] if match and output.status == 0 else None
 
 
-def _disk(output: Output) -> dict[str, Any]:
-    """The last line of `df -kPT`: device, type, blocks of 1 KiB, used, free, share, mount."""
-    lines = output.text.splitlines()
-    words = lines[-1].split(None, 6) if output.status == 0 and lines else []
-    if len(words) < 7 or not re.fullmatch(r"\d{1,15} \d{1,15}", f"{words[2]} {words[4]}"):
-        return dict.fromkeys(("mount", "free_bytes", "total_bytes", "type"))
+def _rooms(output: Output) -> dict[str, dict[str, Any]]:
+    """Rows of `df -kPT` by mount: device, type, blocks of 1 KiB, used, free, share, mount."""
+    found = {}
+    for line in output.text.splitlines()[1:] if output.status == 0 else ():
+        words = line.split(None, 6)
+        if len(words) == 7 and re.fullmatch(r"\d{1,15} \d{1,15}", f"{words[2]} {words[4]}"):
+            found[clean(words[6], 4000)] = {
+                "type": clean(words[1], 60),
+                "free_bytes": int(words[4]) * 1024,
+                "total_bytes": int(words[2]) * 1024,
+            }
+    return found
+
+
+def _filesystems(capture: Capture) -> list[dict[str, Any]] | None:
+    """Each real filesystem of the mount table with its room; None where no table was printed."""
+    if "/proc/self/mountinfo" not in capture.tree.files:
+        return None
+    rooms = _rooms(capture.output("df -kPT"))
+    unknown = dict.fromkeys(("free_bytes", "total_bytes"))
+    return [{**row, **unknown, **rooms.get(row["mount"], {})} for row in mounted(capture.tree)]
+
+
+def _disks(capture: Capture) -> dict[str, Any]:
+    """The filesystem of each path that was asked for."""
+    table = mounts(capture.tree.text("/proc/self/mountinfo") or "")
+    flags = {row["mount"]: {key: row[key] for key in ("read_only", "noexec")} for row in table}
+    found = {}
+    for path, output in capture.disks.items():
+        found[path] = unknown_disk()
+        for mount, room in _rooms(output).items():
+            found[path].update({"mount": mount, **room, **flags.get(mount, {})})
+    return found
+
+
+def _driver(tree: Captured, cuda: str | None) -> dict[str, Any]:
+    """What files that everybody may read tell of the driver."""
+    shown = tree.text("/proc/driver/nvidia/version", 4096)
+    module, flavour = loaded_module(shown or "")
+    library = library_version(tree)
     return {
-        "mount": clean(words[6], 4000),
-        "free_bytes": int(words[4]) * 1024,
-        "total_bytes": int(words[2]) * 1024,
-        "type": clean(words[1], 60),
+        **probe.unknown("driver"),
+        "loaded": shown is not None or tree.exists("/sys/module/nvidia"),
+        "module_version": module,
+        "flavour": flavour,
+        "library_version": library,
+        "agree": module == library if module and library else None,
+        "cuda_version": cuda,
+        "nouveau": "loaded" if tree.exists("/sys/module/nouveau") else None,
     }
 
 

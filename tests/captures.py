@@ -40,6 +40,7 @@ _FILES = {
     "proc-driver-nvidia-version": "proc/driver/nvidia/version",
     "proc-net-tcp": "proc/net/tcp",
     "cpu-online": "sys/devices/system/cpu/online",
+    "proc-self-mountinfo": "proc/self/mountinfo",
     "dmi-product-name": "sys/class/dmi/id/product_name",
 }
 _COMMANDS = ("date", "df", "dmesg", "id", "ldd", "python3")

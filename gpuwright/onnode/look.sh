@@ -74,7 +74,7 @@ run 5 id -u
 run 5 uname -m
 run 5 python3 --version
 run 5 ldd --version
-for path in etc/os-release usr/lib/os-release etc/machine-id proc/sys/kernel/osrelease proc/sys/kernel/random/boot_id proc/1/comm proc/1/stat proc/cpuinfo proc/meminfo proc/net/tcp proc/net/tcp6 proc/driver/nvidia/version sys/devices/system/cpu/online sys/hypervisor/type sys/class/dmi/id/product_name sys/class/dmi/id/sys_vendor sys/class/dmi/id/bios_vendor run/systemd/container run/host/container-manager; do
+for path in etc/os-release usr/lib/os-release etc/machine-id proc/sys/kernel/osrelease proc/sys/kernel/random/boot_id proc/1/comm proc/1/stat proc/cpuinfo proc/meminfo proc/net/tcp proc/net/tcp6 proc/driver/nvidia/version proc/self/mountinfo sys/fs/cgroup/memory.max sys/devices/system/cpu/online sys/hypervisor/type sys/class/dmi/id/product_name sys/class/dmi/id/sys_vendor sys/class/dmi/id/bios_vendor run/systemd/container run/host/container-manager; do
   text "$path"
 done
 echo "@file /proc/1/environ"
@@ -96,6 +96,7 @@ for path in dev/nvidia* dev/nvidia-caps/* dev/dxg proc/driver/nvidia sys/module/
     echo "/$path" | awk "$keep"
   fi
 done
+run 5 df -kPT
 for path in "$@"; do
   place=".$path"
   until [ -e "$place" ] || [ -z "$place" ]; do
