@@ -13,9 +13,11 @@ from typing import Any
 
 from gpuwright import smi
 from gpuwright.onnode import probe
+from gpuwright.onnode.calls import LIBRARY_NOT_FOUND
 from gpuwright.onnode.disks import mounted, mounts, unknown_disk
 from gpuwright.onnode.driver import library_version, loaded_module
-from gpuwright.onnode.graphics import NVIDIA, controllers, judged, module_version
+from gpuwright.onnode.graphics import Cards
+from gpuwright.onnode.kernel_log import printed
 from gpuwright.onnode.listeners import ports
 from gpuwright.onnode.machine import CONTAINERS, cpu, memory, system, systemd, virtualization
 from gpuwright.onnode.nvml import LIBRARY
@@ -25,7 +27,6 @@ from gpuwright.onnode.tree import Tree
 BEGIN = "@gpuwright 1"
 END = "@end"
 _SMI_SECONDS = 15.0
-_TRACES = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")
 _TOPOLOGY = {
     "PIX": "single",
     "PXB": "multiple",
@@ -266,33 +267,21 @@ def _driver(tree: Captured, cuda: str | None) -> dict[str, Any]:
 
 def _gpus(capture: Capture, container: bool) -> dict[str, Any]:
     tree = capture.tree
-    pci, module = controllers(tree), module_version(tree)
-    printed = capture.output("nvidia-smi -q -x")
+    cards = Cards(tree)
+    cards.seconds = _SMI_SECONDS
+    output = capture.output("nvidia-smi -q -x")
     answer: dict[str, Any] | None = None
-    if printed.status == 127 and _reason_to_ask(tree, pci):
-        answer = _not_asked(tree)
-    elif printed.status != 127:
-        answer = smi.answer(printed.text, printed.status)
+    if output.status != 127:
+        answer = smi.answer(output.text, output.status)
+        for pid, name in smi.commands(output.text).items():
+            tree.files.setdefault(f"/proc/{pid}/comm", name)
         _add_queried(answer, smi.queried(capture.output("nvidia-smi --query-gpu").text))
-    status, detail = judged(pci, module, answer, container, _SMI_SECONDS)
-    said = answer or {}
-    devices = said.get("devices") or []
-    return {
-        **probe.unknown("gpus"),
-        "status": status,
-        "detail": detail,
-        "source": "nvidia-smi" if answer is not None else None,
-        "driver_version": said.get("driver_version") or module,
-        "cuda_version": said.get("cuda_version"),
-        "devices": devices,
-        "pairs": _pairs(capture, devices),
-        "pci": pci,
-    }
-
-
-def _reason_to_ask(tree: Captured, pci: list[dict[str, Any]]) -> bool:
-    nvidia = any(one["id"].startswith(NVIDIA) for one in pci)
-    return nvidia or any(tree.exists(path) for path in _TRACES) or _has_library(tree)
+        answer["pairs"] = _pairs(capture, answer.get("devices") or [])
+    elif cards.traces() or _has_library(tree):
+        answer = _not_asked(tree)
+    log = capture.output("sh -c dmesg")
+    logged = printed(log.text) if log.status == 0 and answer is not None else None
+    return cards.document("nvidia-smi", answer, logged, container)
 
 
 def _has_library(tree: Captured) -> bool:
@@ -301,17 +290,8 @@ def _has_library(tree: Captured) -> bool:
 
 def _not_asked(tree: Captured) -> dict[str, Any]:
     """Without nvidia-smi: no driver where its library is not there either, else unknown."""
-    library = _has_library(tree)
     error = "there is neither nvidia-smi nor a python3 to ask it with"
-    return {
-        "error_code": -1 if library else 12,
-        "error": error,
-        "driver_version": None,
-        "cuda_version": None,
-        "library_version": None,
-        "devices": [],
-        "lost": [],
-    }
+    return smi.failed(-1 if _has_library(tree) else LIBRARY_NOT_FOUND, error)
 
 
 def _add_queried(answer: dict[str, Any], rows: list[dict[str, Any]]) -> None:
@@ -323,7 +303,7 @@ def _add_queried(answer: dict[str, Any], rows: list[dict[str, Any]]) -> None:
             device["compute_capability"] = row["compute_capability"]
 
 
-def _pairs(capture: Capture, devices: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
+def _pairs(capture: Capture, devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What stands between each two cards, and each card's `nvlink`."""
     topology = smi.matrix(capture.output("nvidia-smi topo -m").text)
     peers = smi.matrix(capture.output("nvidia-smi topo -p2p").text)
@@ -332,18 +312,21 @@ def _pairs(capture: Capture, devices: list[dict[str, Any]]) -> list[dict[str, An
     for device in devices:
         if linked.status == 0:
             device["nvlink"] = active.get(device["uuid"], 0) > 0
-    found = []
-    for a in range(len(devices)):
-        for b in range(a + 1, len(devices)):
-            word = topology.get((a, b))
-            links = re.fullmatch(r"NV(\d{1,2})", word or "")
-            found.append(
-                {
-                    "a": a,
-                    "b": b,
-                    "nvlinks": int(links[1]) if links else None if word is None else 0,
-                    "p2p": _P2P.get(peers.get((a, b), "")),
-                    "topology": _TOPOLOGY.get(word or ""),
-                }
-            )
-    return found
+    numbers = [device["index"] for device in devices]
+    return [
+        _pair(a, b, topology.get((a, b)), peers.get((a, b)))
+        for place, a in enumerate(numbers)
+        for b in numbers[place + 1 :]
+    ]
+
+
+def _pair(a: int, b: int, way: str | None, peer: str | None) -> dict[str, Any]:
+    """What lies between cards that NVLinks connect is not printed."""
+    links = re.fullmatch(r"NV(\d{1,2})", way or "")
+    return {
+        "a": a,
+        "b": b,
+        "nvlinks": int(links[1]) if links else None if way is None else 0,
+        "p2p": _P2P.get(peer or ""),
+        "topology": _TOPOLOGY.get(way or ""),
+    }

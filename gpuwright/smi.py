@@ -9,8 +9,9 @@ import re
 from typing import Any
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
+from xml.sax.saxutils import unescape
 
-from gpuwright.onnode.nvml import pci_address
+from gpuwright.onnode.cards import pci_address
 from gpuwright.onnode.outcome import clean
 
 UNKNOWN_ERROR = 999
@@ -19,19 +20,22 @@ _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _NUMBER = re.compile(r"(-?\d{1,15}(?:\.\d{1,6})?)\s*([A-Za-z%]*)")
 _UUID = re.compile(r"GPU-[0-9a-fA-F-]{8,60}")
 _HANDLE = re.compile(
-    r"device handle for GPU ?(?:\d{1,2}: )?"
+    r"device handle for GPU ?(?:(\d{1,2}): )?"
     r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]): ([^\n]{1,200})"
 )
 _LIBRARY = re.compile(r"NVML library version: (\d+(?:\.\d+)+)")
+_NAMED = re.compile(
+    r"<pid>(\d{1,9})</pid>\s*<type>[^<]{0,9}</type>\s*<process_name>([^<]{1,1000})</process_name>"
+)
 _CAPABILITY = re.compile(r"\d{1,2}\.\d")
 _THROTTLES = {
+    "applications_clocks_setting": "applications_clocks",
     "sw_power_cap": "sw_power_cap",
     "hw_slowdown": "hw_slowdown",
+    "sync_boost": "sync_boost",
     "sw_thermal_slowdown": "sw_thermal",
     "hw_thermal_slowdown": "hw_thermal",
     "hw_power_brake_slowdown": "hw_power_brake",
-    "sync_boost": "sync_boost",
-    "applications_clocks_setting": "applications_clocks",
     "display_clocks_setting": "display_clocks",
 }
 _UNCORRECTED = (
@@ -41,6 +45,7 @@ _UNCORRECTED = (
     "dram_uncorrectable",
     "double_bit/total",
 )
+_PENDING = ("pending_retirement", "pending_blacklist")
 _READINGS = ("gpu_power_readings", "power_readings")
 _VIRTUAL = {
     "None": "none",
@@ -88,27 +93,33 @@ def xml_tree(text: str) -> Element:
     return root
 
 
+def failed(code: int | None, error: str | None) -> dict[str, Any]:
+    """An answer that knows nothing but why."""
+    return {
+        "error_code": code,
+        "error": error,
+        **dict.fromkeys(("driver_version", "cuda_version", "library_version")),
+        **{key: [] for key in ("devices", "lost", "hidden", "pairs")},
+    }
+
+
 def answer(text: str, status: int | None) -> dict[str, Any]:
     """What `nvidia-smi -q -x` said, in the form of onnode.nvml.ask's answer.
 
     `status` is its exit status; its numbers are NVML's. None, or 137: it did not end.
     """
-    found: dict[str, Any] = {
-        "error_code": None,
-        "error": None,
-        "driver_version": None,
-        "cuda_version": None,
-        "library_version": None,
-        "devices": [],
-        "lost": [],
-    }
+    found = failed(None, None)
     library = _LIBRARY.search(text)
     found["library_version"] = library[1] if library else None
     if status is None or status == 137:
         return {"hung": True}
     found["lost"] = [
-        f"GPU at {pci_address(address.upper()) or clean(address, 40)}: {clean(error.strip(), 200)}"
-        for address, error in _HANDLE.findall(text)[:_MOST_GPUS]
+        {
+            "index": int(index) if index else None,
+            "pci_address": pci_address(address),
+            "error": clean(error.strip(), 200),
+        }
+        for index, address, error in _HANDLE.findall(text)[:_MOST_GPUS]
     ]
     try:
         root = xml_tree("\n".join(line for line in text.splitlines() if not _HANDLE.search(line)))
@@ -124,13 +135,15 @@ def answer(text: str, status: int | None) -> dict[str, Any]:
     for number, gpu in enumerate(root.findall("gpu")[:_MOST_GPUS]):
         uuid = _word(gpu, "uuid")
         if uuid is None or not _UUID.fullmatch(uuid):
-            said = _word(gpu, "product_name") or uuid or "it does not answer"
-            found["lost"].append(f"GPU {number}: {uuid or said}")
+            place = pci_address(gpu.get("id") or "")
+            error = uuid or "it has no UUID"
+            found["lost"].append({"index": number, "pci_address": place, "error": error})
         else:
-            found["devices"].append(_device(gpu, uuid))
+            found["devices"].append(_device(gpu, number, uuid))
     found["devices"].sort(key=lambda device: str(device["pci_address"] or ""))
-    for index, device in enumerate(found["devices"]):
-        device["index"] = index
+    if not found["lost"]:
+        for index, device in enumerate(found["devices"]):
+            device["index"] = index
     return found
 
 
@@ -140,17 +153,17 @@ def _said(text: str, status: int) -> str:
     return f"nvidia-smi ended with status {status} and said: {first}"
 
 
-def _device(gpu: Element, uuid: str) -> dict[str, Any]:
+def _device(gpu: Element, index: int, uuid: str) -> dict[str, Any]:
     device_id = _word(gpu, "pci/pci_device_id") or ""
     ids = re.fullmatch(r"(?:0x)?([0-9A-Fa-f]{4})([0-9A-Fa-f]{4})", device_id)
     return {
-        "index": 0,
+        "index": index,
+        "minor": _whole(gpu, "minor_number"),
         "uuid": uuid,
         "pci_address": pci_address(_word(gpu, "pci/pci_bus_id") or gpu.get("id") or ""),
         "pci_id": f"{ids[2]}:{ids[1]}".lower() if ids else None,
         "name": _word(gpu, "product_name"),
         "compute_capability": None,
-        "minor": _whole(gpu, "minor_number"),
         "memory_total_bytes": _bytes(gpu, "fb_memory_usage/total"),
         "memory_free_bytes": _bytes(gpu, "fb_memory_usage/free"),
         "memory_reserved_bytes": _bytes(gpu, "fb_memory_usage/reserved"),
@@ -169,9 +182,12 @@ def _device(gpu: Element, uuid: str) -> dict[str, Any]:
             "pending": _flag(gpu, "ecc_mode/pending_ecc"),
             "uncorrected": _uncorrected(gpu),
         },
-        "rows_pending": _flag(gpu, "remapped_rows/remapped_row_pending")
-        or _flag(gpu, "retired_pages/pending_retirement", "retired_pages/pending_blacklist"),
-        "rows_failed": _flag(gpu, "remapped_rows/remapped_row_failure"),
+        "repair": {
+            "pending": _flag(
+                gpu, "remapped_rows/remapped_row_pending", *(f"retired_pages/{p}" for p in _PENDING)
+            ),
+            "failed": _flag(gpu, "remapped_rows/remapped_row_failure"),
+        },
         "persistence": _flag(gpu, "persistence_mode"),
         "power": _power(gpu),
         "pcie": {
@@ -226,7 +242,7 @@ def _flag(element: Element, *paths: str) -> bool | None:
 
 
 def _power(gpu: Element) -> dict[str, float | None]:
-    """Watts; since driver 530 under a name of their own, since 590 with two draws."""
+    """Watts; since driver 530 under a name of their own, since 555 with two draws."""
 
     def watts(*names: str) -> float | None:
         places = [f"{part}/{name}" for part in _READINGS for name in names]
@@ -234,8 +250,8 @@ def _power(gpu: Element) -> dict[str, float | None]:
         return None if found is None else found[0]
 
     return {
-        "draw_w": watts("power_draw", "instant_power_draw", "average_power_draw"),
-        "limit_w": watts("enforced_power_limit", "current_power_limit", "power_limit"),
+        "draw_w": watts("power_draw", "average_power_draw", "instant_power_draw"),
+        "limit_w": watts("requested_power_limit", "power_limit", "current_power_limit"),
         "default_w": watts("default_power_limit"),
         "min_w": watts("min_power_limit"),
         "max_w": watts("max_power_limit"),
@@ -266,8 +282,8 @@ def _uncorrected(gpu: Element) -> int | None:
 
 def _instances(gpu: Element) -> list[dict[str, Any]] | None:
     """MIG devices; nvidia-smi's XML does not name them."""
-    if _flag(gpu, "mig_mode/current_mig") is not True:
-        return None if _flag(gpu, "mig_mode/current_mig") is None else []
+    if not _flag(gpu, "mig_mode/current_mig"):
+        return None
     return [
         {
             "uuid": None,
@@ -294,11 +310,17 @@ def _processes(gpu: Element) -> list[dict[str, Any]] | None:
                 "pid": pid,
                 "used_bytes": _bytes(entry, "used_memory"),
                 "kind": kind,
-                "name": _word(entry, "process_name"),
-                "ours": None,
             }
         )
     return sorted(found, key=lambda one: str(one["kind"]))
+
+
+def commands(text: str) -> dict[int, str]:
+    """Names of processes as the kernel shortens them: the first 15 letters of a program's."""
+    found = {}
+    for pid, name in re.findall(_NAMED, text)[:1000]:
+        found[int(pid)] = clean(unescape(name.strip()).split(" ")[0].rsplit("/", 1)[-1], 15)
+    return found
 
 
 def queried(text: str) -> list[dict[str, Any]]:

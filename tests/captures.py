@@ -83,6 +83,7 @@ def build(into: Path, found: Mapping[str, str], exits: Mapping[str, int] | None 
         _put(into / f"root/usr/lib/systemd/libsystemd-shared-{version[1]}.so", "")
         _put(into / "root/proc/1/comm", "systemd\n")
         (into / "root/run/systemd/system").mkdir(parents=True)
+    _put(into / "root/dev/null", "")
     container = found.get("systemd-detect-virt", "none").strip()
     if container in ("lxc", "docker", "systemd-nspawn", "podman"):
         _put(into / "root/run/systemd/container", container)

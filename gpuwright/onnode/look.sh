@@ -91,7 +91,7 @@ for device in sys/bus/pci/devices/*; do
   fi
 done
 echo "@paths"
-for path in dev/nvidia* dev/nvidia-caps/* dev/dxg proc/driver/nvidia sys/module/nvidia sys/module/nouveau run/systemd/system .dockerenv run/.containerenv usr/lib/systemd/libsystemd-shared-* lib/systemd/libsystemd-shared-* usr/lib64/systemd/libsystemd-shared-* usr/lib/*/systemd/libsystemd-shared-* usr/lib/libnvidia-ml.so* usr/lib64/libnvidia-ml.so* usr/lib/*/libnvidia-ml.so* usr/lib/wsl/lib/libnvidia-ml.so*; do
+for path in dev/null dev/nvidia* dev/nvidia-caps/* dev/dxg proc/driver/nvidia sys/module/nvidia sys/module/nouveau run/systemd/system .dockerenv run/.containerenv usr/lib/systemd/libsystemd-shared-* lib/systemd/libsystemd-shared-* usr/lib64/systemd/libsystemd-shared-* usr/lib/*/systemd/libsystemd-shared-* usr/lib/libnvidia-ml.so* usr/lib64/libnvidia-ml.so* usr/lib/*/libnvidia-ml.so* usr/lib/wsl/lib/libnvidia-ml.so*; do
   if [ -e "$path" ]; then
     echo "/$path" | awk "$keep"
   fi
@@ -115,5 +115,5 @@ if command -v nvidia-smi >/dev/null; then
     run 10 nvidia-smi topo -m && run 10 nvidia-smi topo -p2p r && run 10 nvidia-smi nvlink -s
   fi
 fi
-run 5 sh -c "dmesg | grep -E 'NVRM|nvidia|nouveau' | tail -n 400"
+run 5 sh -c "dmesg >/dev/null || exit 1; dmesg | grep NVRM | tail -n 400"
 echo "@end"
