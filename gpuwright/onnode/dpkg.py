@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -10,6 +11,9 @@ from gpuwright.onnode.outcome import NodeError, clean
 from gpuwright.onnode.tree import Tree
 
 STATUS = "/var/lib/dpkg/status"
+_STANZA_BYTES = 1 << 16
+_MOST = 1000
+"""Stanzas that are read for one question; a whole system has a few dozen of them."""
 
 
 def versions(data: bytes, names: Iterable[str]) -> dict[str, str | None]:
@@ -23,13 +27,19 @@ def versions(data: bytes, names: Iterable[str]) -> dict[str, str | None]:
     for name in names:
         found[name] = None
         needle = b"\nPackage: " + name.encode("utf-8", "replace") + b"\n"
-        start = text.find(needle)
-        while start >= 0 and found[name] is None:
-            end = text.find(b"\n\n", start + 1)
-            stanza = text[start : end if end >= 0 else len(text)]
-            found[name] = _installed_version(stanza)
+        start = -1
+        for _ in range(_MOST):
             start = text.find(needle, start + 1)
+            if start < 0 or found[name] is not None:
+                break
+            found[name] = _installed_version(_stanza(text, start))
     return found
+
+
+def _stanza(text: bytes, start: int) -> bytes:
+    most = start + _STANZA_BYTES
+    end = text.find(b"\n\n", start + 1, most)
+    return text[start : end if end >= 0 else most]
 
 
 def _installed_version(stanza: bytes) -> str | None:
@@ -56,9 +66,9 @@ def installed(tree: Tree, pattern: bytes) -> list[dict[str, Any]]:
     """
     text = b"\n" + _status(tree)
     found: dict[str, dict[str, Any]] = {}
-    for match in re.finditer(rb"\nPackage: (" + pattern + rb")(?=\n)", text):
-        end = text.find(b"\n\n", match.end())
-        stanza = text[match.start() : end if end >= 0 else len(text)]
+    matches = re.finditer(rb"\nPackage: (" + pattern + rb")(?=\n)", text)
+    for match in itertools.islice(matches, _MOST):
+        stanza = _stanza(text, match.start())
         version = _installed_version(stanza)
         if version is not None:
             name = clean(match.group(1).decode("utf-8", "replace"), 100)

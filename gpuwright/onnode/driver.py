@@ -27,6 +27,10 @@ _PACKAGES = (
 )
 _MOST = 60
 _FABRIC, _PERSISTENCE = "nvidia-fabricmanager", "nvidia-persistenced"
+_KEPT_OUT = re.compile(
+    r"(?:blacklist\s+nouveau|alias\s+nouveau\s+off"
+    r"|install\s+nouveau\s+/(?:usr/)?bin/(?:false|true))(?:\s|\Z)"
+)
 _KERNEL = re.compile(r"[0-9][\w.+~-]*\Z")
 
 
@@ -162,16 +166,11 @@ def nouveau(tree: Tree, kernel: str) -> str | None:
     if tree.exists("/sys/module/nouveau") or re.search(r"(?m)^nouveau ", modules or ""):
         return "loaded"
     line = tree.text("/proc/cmdline", 1 << 16) or ""
-    told = [line for line in re.findall(r"blacklist=(\S+)", line) if "nouveau" in line.split(",")]
+    told = any("nouveau" in words.split(",") for words in re.findall(r"blacklist=(\S+)", line))
     for place in ("/etc/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d", "/run/modprobe.d"):
         for name in tree.names(place, 200):
             if not told and name.endswith(".conf"):
-                text = tree.text(f"{place}/{name}", 1 << 16) or ""
-                told = re.findall(
-                    r"(?m)^\s*(?:blacklist\s+nouveau\b|alias\s+nouveau\s+off\b"
-                    r"|install\s+nouveau\s+/(?:usr/)?bin/(?:false|true)\b)",
-                    text,
-                )
+                told = any(_KEPT_OUT.match(line) for line in tree.lines(f"{place}/{name}"))
     if told:
         return "blacklisted"
     known = tree.text(f"/lib/modules/{kernel}/modules.dep") if _KERNEL.match(kernel) else None

@@ -24,8 +24,7 @@ _MOST = 20
 
 def firewall(tree: Tree) -> dict[str, Any]:
     """Which program keeps the packet filter, and whether it does; rules themselves are not read."""
-    ufw = tree.text("/etc/ufw/ufw.conf", 1 << 16) or ""
-    if re.search(r"(?mi)^\s*ENABLED\s*=\s*yes\b", ufw):
+    if any(re.match(r"(?i)ENABLED\s*=\s*yes\b", line) for line in tree.lines("/etc/ufw/ufw.conf")):
         return {"kind": "ufw", "active": True}
     if pids(tree, "/system.slice/firewalld.service"):
         return {"kind": "firewalld", "active": True}
@@ -76,11 +75,10 @@ def settings(tree: Tree) -> dict[str, Any]:
     named = {key.lower(): text for key, text in _environment(tree).items()}
     proxies = {name: named[name] for name in _PROXIES if named.get(name)}
     for path in ("/etc/apt/apt.conf", *_below(tree, "/etc/apt/apt.conf.d", "")):
-        text = tree.text(path, 1 << 16) or ""
-        for scheme, url in re.findall(
-            r'(?mi)^\s*Acquire::(https?)::Proxy\s+"?([^"\s;]+)', _uncommented(text)
-        ):
-            proxies[f"apt {scheme.lower()}"] = url
+        for line in tree.lines(path):
+            match = re.match(r'(?i)Acquire::(https?)::Proxy\s+"?([^"\s;]+)', line)
+            if match:
+                proxies[f"apt {match.group(1).lower()}"] = match.group(2)
     return {
         "proxies": [{"name": name, "value": origin(proxies[name])} for name in sorted(proxies)],
         "apt_mirrors": _mirrors(tree),
@@ -93,7 +91,7 @@ def origin(url: str) -> str | None:
     match = re.match(
         r"(?:([a-zA-Z][a-zA-Z0-9+.-]{0,20})://)?(?:.*@)?"
         r"(\[[0-9a-fA-F:.]{2,64}\]|[a-zA-Z0-9._-]{1,253})(?::(\d{1,5}))?(?:[/?#].*)?\Z",
-        url.strip(),
+        url.strip()[:2000],
     )
     if not match:
         return None
@@ -116,28 +114,28 @@ def _below(tree: Tree, place: str, ending: str) -> list[str]:
     return [f"{place}/{name}" for name in tree.names(place, 200) if name.endswith(ending)]
 
 
-def _uncommented(text: str) -> str:
-    return re.sub(r"(?m)^\s*(?://|#).*$", "", text)
-
-
 def _mirrors(tree: Tree) -> list[str] | None:
     """Hosts of apt's sources that are in use; None where there is no apt."""
     if not tree.exists("/etc/apt"):
         return None
     place = "/etc/apt/sources.list.d"
-    found: dict[str, None] = {}
+    urls = []
     for path in ("/etc/apt/sources.list", *_below(tree, place, ".list")):
-        text = tree.text(path, 1 << 18) or ""
-        for url in re.findall(r"(?m)^\s*deb\s+(?:\[[^\]\n]*\]\s*)?([a-z+]+://\S+)", text):
-            found.setdefault(_host(url) or "", None)
+        for line in tree.lines(path, 1 << 18):
+            match = re.match(r"deb\s+(?:\[[^\]]*\]\s*)?([a-z+]+://\S+)", line)
+            urls += [match.group(1)] if match else []
     for path in _below(tree, place, ".sources"):
-        text = _uncommented(tree.text(path, 1 << 18) or "")
-        for stanza in re.split(r"\n\s*\n", text):
-            if not re.search(r"(?mi)^Enabled:\s*no\b", stanza):
-                for urls in re.findall(r"(?mi)^URIs:\s*(.*)$", stanza):
-                    for url in urls.split():
-                        found.setdefault(_host(url) or "", None)
-    return [host for host in found if host][:_MOST]
+        stanza: dict[str, str] = {}
+        for line in [*tree.lines(path, 1 << 18), ""]:
+            key, _, text = line.partition(":")
+            if line:
+                stanza[key.lower()] = text.strip()
+            else:
+                used = stanza.get("enabled", "").lower() != "no"
+                urls += stanza.get("uris", "").split() if used else []
+                stanza = {}
+    hosts = dict.fromkeys(_host(url) for url in urls[:1000])
+    return [host for host in hosts if host][:_MOST]
 
 
 def _index(tree: Tree) -> str | None:
@@ -147,8 +145,8 @@ def _index(tree: Tree) -> str | None:
         if named.get(name):
             return _host(named[name])
     for path in _PIP:
-        text = tree.text(path, 1 << 16) or ""
-        match = re.search(r"(?mi)^\s*index[-_]url\s*[=:]\s*(\S+)", text)
-        if match:
-            return _host(match.group(1))
+        for line in tree.lines(path):
+            match = re.match(r"(?i)index[-_]url\s*[=:]\s*(\S+)", line)
+            if match:
+                return _host(match.group(1))
     return None

@@ -124,12 +124,14 @@ def _package(kind: str, real: str) -> str | None:
 
 def _nvccs(tree: Tree) -> list[dict[str, Any]]:
     homes = {one["path"]: one["version"] for one in toolkits(tree)}
-    found = []
+    found: dict[str, dict[str, Any]] = {}
     for path in ("/usr/local/bin/nvcc", "/usr/bin/nvcc", *(f"{home}/bin/nvcc" for home in homes)):
-        if tree.exists(path):
-            home = os.path.dirname(os.path.dirname(tree.resolved(path)))
-            found.append({"executable": path, "kind": "nvcc", "version": homes.get(home)})
-    return found
+        real = tree.resolved(path)
+        if tree.exists(real):
+            home = os.path.dirname(os.path.dirname(real))
+            row = {"executable": clean(path, 1000), "kind": "nvcc", "version": homes.get(home)}
+            found.setdefault(real, row)
+    return list(found.values())
 
 
 def toolkits(tree: Tree) -> list[dict[str, Any]]:

@@ -50,6 +50,10 @@ class Tree:
         data = self.data(path, limit)
         return None if data is None else data.decode("utf-8", "replace")
 
+    def lines(self, path: str, limit: int = 1 << 16) -> list[str]:
+        """The lines of a small text file without the blanks around them; none of an absent one."""
+        return [line.strip() for line in (self.text(path, limit) or "").splitlines()]
+
     def word(self, path: str) -> str | None:
         """A one-line file (sysfs, procfs) without its line end."""
         text = self.text(path, 4096)
