@@ -77,6 +77,8 @@ def cross_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
     drafts = [row.id for row in matrix.features if row.kind is FeatureKind.SPECULATION]
     for workload in matrix.workloads:
         yield from _dangling(f"{labels[id(workload)]}.speculation", workload.speculation, drafts)
+        features = [row.id for row in matrix.features]
+        yield from _dangling(f"{labels[id(workload)]}.asks", workload.asks, features)
         for index, route in enumerate(workload.routes):
             path = f"{labels[id(workload)]}.routes[{index}]"
             yield from _dangling(f"{path}.order", route.order, matrix.engines)

@@ -15,7 +15,7 @@ from gpuwright.memory import coarse, llama_cpp, sglang, vllm
 from gpuwright.memory.request import Fit, MemoryRequest
 from gpuwright.memory_request import memory_request, slots_of
 from gpuwright.refusals import Hazardous, Needs, OutOfMemory, Reason
-from gpuwright.rows import Effect, KvCacheDtypeRow, Scalar
+from gpuwright.rows import Effect, KvCacheDtypeRow, Scalar, WorkloadRow
 from gpuwright.site import Combination, Site, splits_tensors
 from gpuwright.ways import Way, ways_of
 
@@ -50,6 +50,11 @@ class Candidate:
     def roomy(self) -> bool:
         """Whether the model's own context fits whole."""
         return self.fit.max_model_len == self.combination.model.max_context_tokens
+
+    def requests(self, workload: WorkloadRow) -> int:
+        """How many requests it holds at once, each with the workload's context."""
+        context = min(workload.context_tokens, self.fit.max_model_len)
+        return min(self.fit.max_num_seqs, self.fit.kv_cache_tokens // context)
 
     @property
     def label(self) -> str:
@@ -108,7 +113,9 @@ def best_fit(site: Site, combination: Combination) -> Candidate | Reason:
 def _reaches(site: Site, candidate: Candidate) -> bool:
     target = site.want.max_model_len or site.pins.workload.context_tokens
     most = candidate.combination.model.max_context_tokens
-    return candidate.fit.max_model_len >= min(target, most)
+    workload = site.pins.workload
+    enough = candidate.requests(workload) >= workload.least_num_seqs
+    return enough and candidate.fit.max_model_len >= min(target, most)
 
 
 def _card_reasons(site: Site, combination: Combination) -> Iterator[Reason | None]:

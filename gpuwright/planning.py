@@ -15,6 +15,7 @@ from gpuwright.fitting import Candidate
 from gpuwright.hazards import is_applied
 from gpuwright.memory.request import Details
 from gpuwright.memory_request import SHARE_CAP
+from gpuwright.pace import tokens_per_second
 from gpuwright.plan import ModelFile, Plan, PlannedGpu, PlanWarning, Rejection, Speculation
 from gpuwright.refusals import gib
 from gpuwright.routing import route_for
@@ -174,6 +175,13 @@ def _reasons(site: Site, best: Candidate) -> Iterator[str]:
         yield f"{weights} weights: the finest that this card computes and that fit"
     else:
         yield f"{weights} weights: the finest that fit, expanded to 16 bits on this card"
+    floor, pace = pins.workload.least_tokens_per_second, tokens_per_second(chosen, matrix)
+    if floor and pace is not None:
+        sides = "no slower than" if pace >= floor else "and nothing here reaches"
+        yield (
+            f"at most {pace:,} tokens a second for one request, by the bandwidth of the card: "
+            f"{sides} the {floor} that {pins.workload.id} asks for"
+        )
     lossless = release.kv_cache_dtypes[0]
     if pins.kv_cache_dtype is not None:
         yield f"{best.kv.id} cache: pinned"

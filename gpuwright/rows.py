@@ -232,6 +232,12 @@ class WorkloadRow:
     """Ways of drafting that it prefers, best first; empty: none unless one is pinned."""
     prefix_caching: bool = True
     structured_output: bool = False
+    asks: tuple[str, ...] = ()
+    """Features without which a plan comes after those that have them."""
+    least_tokens_per_second: int = 0
+    """A plan that cannot write so fast for one request comes after those that can."""
+    least_num_seqs: int = 1
+    """A plan that holds fewer requests at once comes after those that hold them."""
     prefer: tuple[Preference, ...] = ()
     """What is compared right after the engine, before the format of weights; in this order."""
 

@@ -16,6 +16,7 @@ from gpuwright.host import Host
 from gpuwright.memory.request import Fit
 from gpuwright.model_rows import ModelRow
 from gpuwright.node_rules import node_reasons
+from gpuwright.pace import tokens_per_second
 from gpuwright.pins import pinned_gpus, resolve_pins
 from gpuwright.plan import Plan, Rejection
 from gpuwright.planning import plan_of
@@ -192,6 +193,9 @@ _CRITERIA = (
     "it does not reach the context that the workload asks for",
     "its weights are so coarse that answers suffer",
     "it leaves experts to the CPU",
+    "it lacks a feature that the workload asks for",
+    "it holds fewer requests at once than the workload asks for",
+    "it reads too many bytes for each token to write as fast as the workload asks for",
     "its model is the lesser one by the catalogue's order",
     "it leaves more experts to the CPU",
     "it keeps a smaller reserve than is advised",
@@ -207,19 +211,23 @@ _CRITERIA = (
 )
 
 
-_BEFORE_MERIT = 4
+_BEFORE_MERIT = 7
 """How many criteria stand before the model's own merit."""
 _PASSED = "not looked at: a better model by the catalogue's order fits with all that is asked for"
 COARSE_MILLIBITS = 3500
 """Thousandths of a bit; below it a larger model loses what it had over a smaller one."""
+
+
+def _is_slow(workload: WorkloadRow, candidate: Candidate, matrix: Matrix) -> bool:
+    if not workload.least_tokens_per_second:
+        return False
+    pace = tokens_per_second(candidate.combination, matrix)
+    return pace is not None and pace < workload.least_tokens_per_second
+
+
 _PREFERENCES: dict[Preference, Callable[[WorkloadRow, Fit, Candidate], int]] = {
     Preference.CONTEXT: lambda workload, fit, candidate: -fit.max_model_len,
-    Preference.REQUESTS: lambda workload, fit, candidate: (
-        -min(
-            fit.max_num_seqs,
-            fit.kv_cache_tokens // min(workload.context_tokens, fit.max_model_len),
-        )
-    ),
+    Preference.REQUESTS: lambda workload, fit, candidate: -candidate.requests(workload),
     Preference.FORMAT: lambda workload, fit, candidate: int(not candidate.preferred),
     Preference.CARDS: lambda workload, fit, candidate: len(candidate.combination.gpus),
 }
@@ -230,7 +238,10 @@ def _rank(site: Site, candidate: Candidate) -> tuple[Any, ...]:
     combination = candidate.combination
     model, release = combination.model, combination.release
     workload = site.pins.workload
-    target = min(workload.context_tokens, model.max_context_tokens)
+    target = workload.context_tokens
+    if not site.pins.auto_model:
+        # Who names a model knows how long its context can be; no model is chosen for a short one.
+        target = min(target, model.max_context_tokens)
     order = route_for(workload, combination).order
     weights = site.matrix.quantization(combination.checkpoint.quantization)
     return (
@@ -238,6 +249,9 @@ def _rank(site: Site, candidate: Candidate) -> tuple[Any, ...]:
         _shortage(workload, candidate.fit.max_model_len, target),
         int(weights.millibits_per_weight < COARSE_MILLIBITS),
         int(candidate.layers_in_ram > 0),
+        sum(each not in combination.features for each in workload.asks),
+        int(candidate.requests(workload) < workload.least_num_seqs),
+        int(_is_slow(workload, candidate, site.matrix)),
         -model.merit,
         candidate.layers_in_ram,
         int(candidate.fit.below_advice),

@@ -6,6 +6,7 @@ from gpuwright.catalogue import find
 from gpuwright.feature_rows import FeatureKind
 from gpuwright.load import load_matrix
 from tests.unit.decisions import planned, why_not
+from tests.unit.sketched import planned_on
 
 MATRIX = load_matrix()
 WORDS = (
@@ -79,3 +80,54 @@ def test_a_workload_names_ways_to_draft_and_nothing_else():
     drafts = {row.id for row in MATRIX.features if row.kind is FeatureKind.SPECULATION}
     assert drafts >= {name for row in MATRIX.workloads for name in row.speculation}
     assert any(row.speculation for row in MATRIX.workloads)
+
+
+# What a workload asks for, whatever the model
+
+
+def test_a_dense_model_that_bandwidth_makes_slow_comes_after_one_of_few_active_weights():
+    for workload in ("chat", "single-user-latency", "agents"):
+        plan = planned_on(["GB10"], {"workload": workload})
+        model, _ = MATRIX.checkpoint(plan.checkpoint)
+        assert model.architecture.active_parameters_millions, workload
+        assert any("no slower than the 20" in reason for reason in plan.reasons)
+    slow = [each.reason for each in plan.why_not if "too many bytes" in each.reason]
+    assert slow
+
+
+def test_a_card_with_bandwidth_takes_the_better_model_dense_as_it_is():
+    plan = planned_on(["RTX PRO 6000 Blackwell Workstation Edition"], {"workload": "chat"})
+    assert plan.model == max(MATRIX.models, key=lambda row: (row.merit < 95) * row.merit).id
+
+
+def test_where_speed_is_set_aside_a_slow_model_is_taken():
+    assert planned_on(["GB10"], {"workload": "max-compression"}).model == "qwen3.8-27b"
+
+
+def test_who_waits_alone_gets_the_format_that_reads_least_even_where_finer_weights_have_room():
+    plan = planned_on(["A100 80GB"], {"model": "llama-3.1-8b", "workload": "single-user-latency"})
+    assert plan.quantization == "int4"
+    assert planned_on(["A100 80GB"], {"model": "llama-3.1-8b"}).quantization == "bf16"
+
+
+def test_throughput_takes_a_model_that_leaves_room_for_a_batch():
+    plan = planned_on(["RTX 3090"], {"workload": "throughput"})
+    least = next(row for row in MATRIX.workloads if row.id == "throughput").least_num_seqs
+    assert plan.max_num_seqs >= least
+    assert any("fewer requests at once" in each.reason for each in plan.why_not)
+
+
+def test_a_model_is_not_chosen_for_having_a_short_context_of_its_own():
+    for card in ("RTX 4060", "RTX 3060"):
+        for workload in ("agents", "long-context"):
+            assert planned_on([card], {"workload": workload}).model != "qwen3-0.6b"
+
+
+def test_agents_are_given_a_parser_of_tool_calls():
+    for card in ("RTX 3090", "RTX 5090", "H100", "GB10", "RTX 4060"):
+        assert "tool-calls" in planned_on([card], {"workload": "agents"}).features
+
+
+def test_a_batch_is_made_room_for_by_the_cache_before_the_model_is_given_up():
+    plan = planned_on(["RTX 3060"], {"workload": "throughput"})
+    assert (plan.model, plan.kv_cache_dtype) == ("llama-3.1-8b-instruct", "fp8_e4m3")

@@ -22,6 +22,7 @@ def render(matrix: Matrix) -> str:
                 "drafts, best first",
                 "prefix cache",
                 "schema",
+                "asks for",
                 "prefers, after the engine",
             ),
             (_cells(row) for row in matrix.workloads),
@@ -40,8 +41,18 @@ def _cells(row: WorkloadRow) -> tuple[str, ...]:
         ", ".join(row.speculation) or "none",
         "on" if row.prefix_caching else "off",
         "held to one" if row.structured_output else "",
+        _asked(row),
         ", ".join(row.prefer),
     )
+
+
+def _asked(row: WorkloadRow) -> str:
+    """What a plan had better have, whatever the model."""
+    floor, requests = row.least_tokens_per_second, row.least_num_seqs
+    words = [*row.asks]
+    words += [f"{floor} tokens a second for one request"] if floor else []
+    words += [f"{requests} requests at once"] if requests > 1 else []
+    return ", ".join(words)
 
 
 def _workload(row: WorkloadRow) -> str:

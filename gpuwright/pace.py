@@ -1,0 +1,31 @@
+"""How fast a card could write for one request: each token reads the weights that it uses once.
+
+An upper end, of memory bandwidth alone: caches, links and the engine's own work come on top, drafts
+take off. It tells what is hopelessly slow from what is not, and no more.
+"""
+
+from __future__ import annotations
+
+from gpuwright.catalogue import Matrix
+from gpuwright.site import Combination
+
+
+def tokens_per_second(combination: Combination, matrix: Matrix) -> int | None:
+    """At most, for one request; None where a card's bandwidth or a size is unknown."""
+    rows = [matrix.gpu(gpu) for gpu in combination.gpus]
+    widths = [row.bandwidth_gb_per_s for row in rows if row is not None]
+    read = bytes_per_token(combination)
+    if not rows or len(widths) < len(rows) or None in widths or not read:
+        return None
+    slowest = min(width for width in widths if width is not None)
+    # Layers that are split over cards are read one card after the other.
+    return slowest * 10**9 * combination.tensor_parallel_size // read
+
+
+def bytes_per_token(combination: Combination) -> int:
+    """Weights that one token reads: of experts those that are active."""
+    shape = combination.model.architecture
+    weights = combination.checkpoint.max_bytes or 0
+    if not shape.active_parameters_millions or not shape.parameters_millions:
+        return weights
+    return weights * shape.active_parameters_millions // shape.parameters_millions
