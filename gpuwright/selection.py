@@ -190,6 +190,7 @@ def _nearest_to_fitting(failures: list[Failure]) -> Iterator[Reason]:
 
 _CRITERIA = (
     "it cannot be applied yet",
+    "its model is too small to be of use",
     "it does not reach the context that the workload asks for",
     "its weights are so coarse that answers suffer",
     "it leaves experts to the CPU",
@@ -211,8 +212,10 @@ _CRITERIA = (
 )
 
 
-_BEFORE_MERIT = 7
+_BEFORE_MERIT = 8
 """How many criteria stand before the model's own merit."""
+LEAST_MERIT = 10
+"""Below it a model is one to try things with, and no answer to what would serve people."""
 _PASSED = "not looked at: a better model by the catalogue's order fits with all that is asked for"
 COARSE_MILLIBITS = 3500
 """Thousandths of a bit; below it a larger model loses what it had over a smaller one."""
@@ -246,6 +249,7 @@ def _rank(site: Site, candidate: Candidate) -> tuple[Any, ...]:
     weights = site.matrix.quantization(combination.checkpoint.quantization)
     return (
         int(not candidate.applicable),
+        int(model.merit < LEAST_MERIT),
         _shortage(workload, candidate.fit.max_model_len, target),
         int(weights.millibits_per_weight < COARSE_MILLIBITS),
         int(candidate.layers_in_ram > 0),
