@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wrong = differing(environment, told.sample, told.seed)
         print("\n".join(wrong) or f"{told.sample} cells answered as recorded")
         return 1 if wrong else 0
-    return _record(environment, told.out)
+    return record(environment, told.out or RECORDS)
 
 
 def environment_of(engine: str, release: str, directory: Path | None = None) -> EngineEnvironment:
@@ -131,14 +131,14 @@ def _sample(cells: list[Cell], count: int, chance: random.Random) -> list[Cell]:
     return chance.sample([cell for cell in cells if cell[:2] in few], count)
 
 
-def _record(environment: EngineEnvironment, out: Path | None) -> int:
+def record(environment: EngineEnvironment, directory: Path) -> int:
+    """Ask everything and write the release's record into `directory`."""
     began = time.monotonic()
     general = environment.ask(
         {"flags": True, "defaults": True, "kv_cache_dtypes": True}, capability="8.6"
     )
     cells = list(_all_cells(environment.engine, general["kv_cache_dtypes"]))
     told = answers(environment, cells)
-    directory = out or RECORDS
     name = f"{environment.engine}-{environment.release}"
     text = record_text(
         {

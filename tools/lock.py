@@ -9,19 +9,20 @@ the lock and its row written into gpuwright/matrix/locks. A lock that is there i
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from gpuwright.load import load_matrix
 from gpuwright.lock_rows import LOCKS, ConstraintRow, LockRow, Proof
 from gpuwright.refusals import MatrixError, WantError
 from gpuwright.versions import within
-from tools.engine_environment import CPU, ENGINES, install
+from tools.engine_environment import CPU, ENGINES, EngineEnvironment, install
 from tools.lock_proof import prove
 from tools.lock_resolve import (
     LockError,
@@ -77,33 +78,65 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def lock(told: argparse.Namespace) -> str:
     """Do it; one line that says what was done."""
     inputs, capabilities, cuda = inputs_of(told)
-    index, scratch = index_of(told), told.scratch.absolute()
+    index = index_of(told)
     _check_index(inputs, index)
-    scratch.mkdir(parents=True, exist_ok=True)
-    ours = [
-        path for path in (scratch, scratch.parent / "cache") if path == scratch or not path.exists()
-    ]
-    date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    try:
+    with scratch_folder(told.scratch) as scratch:
         inputs, resolution = lowest(inputs, index, scratch, base_of(inputs, told))
-        text = lock_text(inputs, resolution, date)
-        file = scratch / f"{inputs.id}.txt"
-        file.write_text(text, encoding="utf-8")
-        proofs = []
-        for python in inputs.pythons:
-            environment = install(
-                inputs.engine, inputs.release, cuda, scratch, file, python=python, index=index
-            )
-            expected = locked_versions(text, python)
-            proofs.append(prove(environment, expected, capabilities, date))
-            print(f"{inputs.id}: {proofs[-1]}", file=sys.stderr)
+        asked = Asked(
+            inputs=inputs, resolution=resolution, cuda=cuda, reasons=_reasons(told, inputs)
+        )
+        row = publish(asked, index, scratch, lambda _: capabilities)
+    return f"{row.id}: {row.packages} packages, {row.download_bytes} bytes to download"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What is to be proven and published."""
+
+    inputs: LockInputs
+    resolution: Resolution
+    cuda: str | None
+    reasons: dict[str, str]
+
+
+def publish(
+    asked: Asked,
+    index: PackageIndex,
+    scratch: Path,
+    claimed: Callable[[EngineEnvironment], Sequence[str]],
+) -> LockRow:
+    """Prove it on each Python and write lock and row; LockError, and nothing written, where it does
+    not hold. `claimed` says, of the first environment, which cards the release is for."""
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    inputs, text = asked.inputs, lock_text(asked.inputs, asked.resolution, date)
+    file = scratch / f"{inputs.id}.txt"
+    file.write_text(text, encoding="utf-8")
+    capabilities: Sequence[str] = ()
+    proofs = []
+    for python in inputs.pythons:
+        environment = install(
+            inputs.engine, inputs.release, asked.cuda, scratch, file, python=python, index=index
+        )
+        capabilities = capabilities or claimed(environment)
+        proofs.append(prove(environment, locked_versions(text, python), capabilities, date))
+        print(f"{inputs.id}: {proofs[-1]}", file=sys.stderr, flush=True)
+    row = _row(asked, text, proofs, index)
+    (LOCKS / row.filename).write_text(text, encoding="utf-8")
+    (LOCKS / f"{row.id}.yaml").write_text(row_text(row), encoding="utf-8")
+    return row
+
+
+@contextlib.contextmanager
+def scratch_folder(path: Path) -> Iterator[Path]:
+    """The folder, and a cache beside it; both are gone afterwards, unless the cache was there."""
+    scratch, cache = path.absolute(), path.absolute().parent / "cache"
+    ours = [scratch] if cache.exists() else [scratch, cache]
+    scratch.mkdir(parents=True, exist_ok=True)
+    try:
+        yield scratch
     finally:
         for directory in ours:
             shutil.rmtree(directory, ignore_errors=True)
-    row = row_of(inputs, resolution, text, proofs, index, _reasons(told))
-    (LOCKS / row.filename).write_text(text, encoding="utf-8")
-    (LOCKS / f"{row.id}.yaml").write_text(row_text(row), encoding="utf-8")
-    return f"{row.id}: {row.packages} packages, {row.download_bytes} bytes to download"
 
 
 def _check_index(inputs: LockInputs, index: PackageIndex) -> None:
@@ -123,8 +156,10 @@ def inputs_of(told: argparse.Namespace) -> tuple[LockInputs, tuple[str, ...], st
     )
     tags = row.build_tags if row else ()
     tag = next((tag for tag in tags if told.build_tag in (None, tag.tag)), None)
-    glibc, pythons = told.glibc or (row and row.glibc), told.python or (row and row.python)
-    name = told.build_tag or (tag and tag.tag)
+    name = told.build_tag or (tag.tag if tag else "")
+    present = matrix.lock(told.engine, told.release, name, told.architecture)
+    glibc = told.glibc or (row.glibc if row else None) or (present.glibc if present else None)
+    pythons = told.python or (present and present.python) or (row and row.python)
     if not (glibc and pythons and name):
         raise LockError(
             f"{told.engine} {told.release}: its row has no build tag, C library or Python; "
@@ -135,7 +170,7 @@ def inputs_of(told: argparse.Namespace) -> tuple[LockInputs, tuple[str, ...], st
         release=told.release,
         build_tag=name,
         architecture=told.architecture,
-        package=told.package or told.engine,
+        package=told.package or (present.package if present else told.engine),
         glibc=glibc,
         pythons=tuple(pythons),
         constraints=constraints_for(matrix.constraints, told.engine, told.release, name),
@@ -168,14 +203,8 @@ def base_of(inputs: LockInputs, told: argparse.Namespace) -> dict[str, Versions]
     return {python: locked_versions(text, python) for python in inputs.pythons}
 
 
-def row_of(
-    inputs: LockInputs,
-    resolution: Resolution,
-    text: str,
-    proofs: Sequence[Proof],
-    index: PackageIndex,
-    reasons: dict[str, str],
-) -> LockRow:
+def _row(asked: Asked, text: str, proofs: Sequence[Proof], index: PackageIndex) -> LockRow:
+    inputs, resolution = asked.inputs, asked.resolution
     local = any(wheel.local for wheels in resolution.values() for wheel in wheels.values())
     return LockRow(
         id=inputs.id,
@@ -192,7 +221,7 @@ def row_of(
         download_bytes=download_bytes(resolution),
         proofs=tuple(proofs),
         sources=(),
-        not_for=reasons,
+        not_for=asked.reasons,
     )
 
 
@@ -227,9 +256,13 @@ def row_text(row: LockRow) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _reasons(told: argparse.Namespace) -> dict[str, str]:
-    pairs = [text.partition("=") for text in told.not_for]
-    return {what: why for what, _, why in pairs}
+def _reasons(told: argparse.Namespace, inputs: LockInputs) -> dict[str, str]:
+    """What the lock is not for, and why: as told, else as the present lock's row says."""
+    reasons = {}
+    for row in load_matrix().locks:
+        if row.id == inputs.id:
+            reasons = {what: why for what, why in row.not_for.items() if what not in inputs.pythons}
+    return reasons | {what: why for what, _, why in (text.partition("=") for text in told.not_for)}
 
 
 if __name__ == "__main__":

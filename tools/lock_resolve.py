@@ -152,7 +152,7 @@ def lock_text(inputs: LockInputs, resolution: Resolution, date: str) -> str:
 
 def locked_versions(text: str, python: str) -> Versions:
     """What a lock's text installs on a minor version of Python."""
-    found = {}
+    found: Versions = {}
     for line in text.replace("\\\n", "").splitlines():
         words = line.partition(" --hash")[0].strip()
         if not words or words.startswith(("#", "-")):

@@ -1,0 +1,95 @@
+"""A new release's row: what was measured of it, the rest its neighbour's, in its place."""
+
+from collections import Counter
+
+import pytest
+import yaml
+
+from gpuwright.engine_rows import ReleaseRow
+from gpuwright.load import MATRIX, load_matrix
+from gpuwright.strict import read_row
+from tools.bump import base_of, capabilities, toolkit_of
+from tools.bump_row import insert_row, skeleton
+from tools.lock_resolve import LockError, Wheel
+from tools.sm_scan import Targets
+
+ROWS = load_matrix()
+LOCK = ROWS.lock("vllm", "0.33.0", "cu130", "x86_64")
+CARDS = ("7.5", "8.0", "12.0")
+
+
+def targets(*code):
+    return Targets(code=Counter(code))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_skeleton_is_a_row_with_what_was_measured(engine):
+    for base in (row for row in ROWS.releases if row.engine == engine):
+        text = skeleton(base, LOCK, "13.0", CARDS, "2026-11-30")
+        (data,) = yaml.safe_load(text)
+        faults: list[str] = []
+        row = read_row(ReleaseRow, data, "row", faults)
+        assert faults == []
+        assert (row.release, row.glibc, row.python) == ("0.33.0", LOCK.glibc, LOCK.python)
+        assert [(tag.tag, tag.cuda, tag.capabilities) for tag in row.build_tags] == [
+            ("cu130", "13.0", CARDS)
+        ]
+        assert (row.auto_order, row.kv_cache_dtypes) == (base.auto_order, base.kv_cache_dtypes)
+        assert {claim.url for claim in row.sources} == {"pkg:pypi/vllm@0.33.0"}
+
+
+@pytest.mark.parametrize(
+    ("release", "order"),
+    [
+        ("0.34.0", ["0.34.0", "0.33.0", "0.19.1"]),
+        ("0.32.1", ["0.33.0", "0.32.1", "0.19.1"]),
+        ("0.18.0", ["0.33.0", "0.19.1", "0.18.0"]),
+    ],
+)
+def test_a_row_stands_between_a_newer_and_an_older_one(release, order, tmp_path):
+    path = tmp_path / "vllm.yaml"
+    path.write_text(
+        "# Releases\n"
+        + "".join(f"- id: vllm-{n}\n  release: '{n}'\n" for n in ("0.33.0", "0.19.1"))
+    )
+    known = {row.release: row for row in ROWS.releases if row.engine == "vllm"}
+    base = known["0.33.0" if release == "0.34.0" else "0.19.1"]
+    insert_row(path, base, release, f"- id: vllm-{release}\n  release: '{release}'\n")
+    assert [row["release"] for row in yaml.safe_load(path.read_text())] == order
+    assert path.read_text().startswith("# Releases\n")
+
+
+def test_the_base_is_the_newest_release_below():
+    assert base_of("sglang", "0.5.22", None).release == "0.5.10.post1"
+    assert base_of("sglang", "0.6.0", None).release == "0.5.23"
+    assert base_of("sglang", "0.4.0", None).release == "0.5.10.post1"
+    with pytest.raises(LockError, match="stands already"):
+        base_of("sglang", "0.5.23", None)
+    with pytest.raises(LockError, match=r"no such release; nearest: 0\.5\.23"):
+        base_of("sglang", "0.6.0", "0.5.3")
+
+
+def test_a_card_counts_where_the_engine_and_torch_have_code_for_it():
+    found = {
+        "sgl_kernel/a.so": targets("8.0", "10.3"),
+        "sgl_kernel/b.so": targets("12.0"),
+        "torch/lib/c.so": targets("7.5", "8.0", "12.0"),
+        "other/d.so": targets("9.0"),
+    }
+    assert capabilities("sglang", found) == ("8.0", "12.0")
+
+
+def test_the_toolkit_is_that_of_the_runtime_which_is_installed():
+    def wheel(name, version):
+        return {name: Wheel(name=name, version=version, sha256="a" * 64, bytes=1, local=False)}
+
+    assert toolkit_of({"3.11": wheel("nvidia-cuda-runtime", "13.0.96")}) == "13.0"
+    assert toolkit_of({"3.11": wheel("nvidia-cuda-runtime-cu12", "12.8.90")}) == "12.8"
+    with pytest.raises(LockError):
+        toolkit_of({"3.11": wheel("six", "1.17.0")})
+
+
+def test_engine_files_are_split_at_their_rows():
+    for path in (MATRIX / "engines").glob("*.yaml"):
+        text = path.read_text(encoding="utf-8")
+        assert text.count("\n- id: ") == len(yaml.safe_load(text))
