@@ -20,6 +20,13 @@ from gpuwright.refusals import Reason, WantError, gib
 SWITCH = ("on", "off")
 STATE_DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _MOST = 1 << 24
+_OF_ENGINES = (
+    "max_num_batched_tokens",
+    "block_multiple",
+    "gpu_memory_utilization",
+    "mem_fraction_static",
+)
+"""Options that not every engine has."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -32,14 +39,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--kv-cache-dtype", metavar="NAME", help="element type; default: 16 bits")
     add("--max-model-len", metavar="N", help="tokens of a request; default: the model's own")
     add("--max-num-seqs", metavar="N", default="1", help="requests at once (1)")
-    add("--max-num-batched-tokens", metavar="N", default="8192", help="tokens of a step (8192)")
+    add("--max-num-batched-tokens", metavar="N", help="tokens of a step (8192)")
     add("--speculative-tokens", metavar="N", default="0", help="drafted at a time (0)")
     add("--prefix-caching", metavar="on|off", default="on", help="on by default")
     add("--state-dtype", metavar="NAME", default="float32", help=", ".join(STATE_DTYPES))
     add(
         "--block-multiple",
         metavar="N",
-        default="16",
         help="of the attention backend: 16 on CUDA, 128 in vLLM's CPU build",
     )
     size = parser.add_argument_group("the cache's size", "one of the two, of each card")
@@ -83,7 +89,8 @@ def _refuse(arguments: argparse.Namespace, question: KvQuestion, reason: Reason)
         data["reason"] = reason.sentence()
         sys.stdout.write(json.dumps(data, indent=2) + "\n")
     else:
-        sys.stdout.write(f"refused: {reason.sentence()}\n")
+        row = getattr(reason, "row", None)
+        sys.stdout.write(f"refused: {reason.sentence()}" + (f" [{row}]\n" if row else "\n"))
     return EXIT_REFUSED
 
 
@@ -170,8 +177,12 @@ def read_numbers(arguments: argparse.Namespace) -> dict[str, Any]:
         faults.append("the cache's size: needs one of --available-gib X and --gpu NAME")
     if arguments.gpu is None and arguments.gpu_memory_utilization is not None:
         faults.append("--gpu-memory-utilization: shares out a card, needs --gpu NAME")
+    if arguments.gpu is None and arguments.mem_fraction_static is not None:
+        faults.append("--mem-fraction-static: shares out a card, needs --gpu NAME")
     if faults:
         raise WantError(*faults)
+    found["said"] = [key for key in _OF_ENGINES if getattr(arguments, key) is not None]
+    found = {"max_num_batched_tokens": 8192, "block_multiple": 16} | found
     found["prefix_caching"] = arguments.prefix_caching == "on"
     found["state_bytes"] = STATE_DTYPES[arguments.state_dtype]
     return found

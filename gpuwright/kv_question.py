@@ -10,6 +10,7 @@ from typing import Any
 from gpuwright.catalogue import Matrix, resolve
 from gpuwright.engine_rows import MemoryModel, ReleaseRow
 from gpuwright.gpu_names import label
+from gpuwright.kv_rules import check, foreign_options
 from gpuwright.memory import cache, sglang, vllm
 from gpuwright.memory.cache import Cache
 from gpuwright.memory.llama_cpp_rates import GPU_RUNTIME_BYTES, rates
@@ -40,6 +41,8 @@ class KvQuestion:
     tokens: int
     pool_bytes: int
     assumed: tuple[str, ...]
+    refused: Reason | None = None
+    """Why the card keeps no such cache."""
 
     @property
     def whole(self) -> bool:
@@ -68,6 +71,8 @@ class KvQuestion:
 
     def answer(self) -> Cache | Reason:
         """What the cache holds, or why nobody can say it."""
+        if self.refused is not None:
+            return self.refused
         request, architecture = self.request, self.request.architecture
         if self.memory_model is MemoryModel.VLLM:
             shared = self._layout()
@@ -139,8 +144,20 @@ def read_kv_question(
     checkpoint = None
     if arguments.checkpoint is not None:
         checkpoint = resolve("--checkpoint", model.weights, arguments.checkpoint)
+    faults.extend(foreign_options(numbers["said"], release, matrix))
     if faults:
         raise WantError(*faults)
+    reason = check(
+        matrix,
+        model=model,
+        releases=tuple(_meant(arguments, matrix, release, kv.id)),
+        checkpoint=checkpoint,
+        kv_cache_dtype=kv.id,
+        draft_tokens=numbers["speculative_tokens"],
+        max_num_seqs=numbers["max_num_seqs"],
+        max_num_batched_tokens=numbers["max_num_batched_tokens"],
+        card=None if arguments.gpu is None else matrix.gpu_index.find(arguments.gpu, "--gpu"),
+    )
     said = release if arguments.release is not None else None
     assumed = [*model.assumptions]
     if said is None and memory_model is MemoryModel.VLLM and _windowed(model):
@@ -148,6 +165,8 @@ def read_kv_question(
             "no release: windows outlive one step (two from 0.26.0 on, with --release), and pages "
             "are filled"
         )
+    if numbers["speculative_tokens"] and not model.mtp:
+        assumed.append("the cache of a drafter is not counted")
     if memory_model not in (MemoryModel.VLLM, MemoryModel.SGLANG, MemoryModel.LLAMA_CPP):
         assumed.append("reckoned coarsely: not verified against the engine")
     request = MemoryRequest(
@@ -186,8 +205,21 @@ def read_kv_question(
         block_multiple=numbers["block_multiple"],
         tokens=tokens,
         pool_bytes=max(0, pool_bytes),
+        refused=reason,
         assumed=tuple(assumed),
     )
+
+
+def _meant(
+    arguments: argparse.Namespace, matrix: Matrix, release: ReleaseRow, kv: str
+) -> Iterator[ReleaseRow]:
+    """The release that was named, or those of its engine that have the cache."""
+    if arguments.release is not None:
+        yield release
+        return
+    for row in matrix.releases:
+        if row.engine == release.engine and kv in row.kv_cache_dtypes:
+            yield row
 
 
 def _windowed(model: ModelRow) -> bool:

@@ -224,6 +224,74 @@ def test_bad_input_exits_2_and_names_what_is_legal(capsys, words, faults):
     assert shown == [f"gpuwright: {fault}" for fault in faults]
 
 
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (
+            "--model qwen3.6-27b --checkpoint qwen3.6-27b-q4_k_m --engine vllm",
+            "--checkpoint: qwen3.6-27b-q4_k_m (gguf) is for llama.cpp and ik_llama.cpp, not vllm;",
+        ),
+        (
+            "--model qwen3.6-27b --checkpoint qwen3.6-27b-awq --engine llama.cpp",
+            "--checkpoint: qwen3.6-27b-awq (safetensors) is for vllm, not llama.cpp; legal: qwen3",
+        ),
+        (
+            "--model qwen3-0.6b --engine vllm --speculative-tokens 3",
+            "--speculative-tokens: needs layers in the weights that draft, or a drafter that vllm "
+            "loads; qwen3-0.6b has neither, legal: 0 [qwen3-0.6b]",
+        ),
+        (
+            "--model gpt-oss-20b --engine vllm --kv-cache-dtype nvfp4",
+            "--kv-cache-dtype: attention backend flash_attn: needs a cache in bf16 or f16 on ",
+        ),
+        (
+            "--model qwen3.6-27b --engine vllm --kv-cache-dtype turboquant_4bit_nc "
+            "--speculative-tokens 3",
+            "--kv-cache-dtype: mtp beside a turboquant_4bit_nc cache: needs a pair that works, ",
+        ),
+        (
+            "--model qwen3.6-27b --engine llama.cpp --block-multiple 16",
+            "--block-multiple: is of vllm, llama.cpp has none",
+        ),
+        (
+            "--model qwen3.6-27b --engine llama.cpp --max-num-batched-tokens 4096",
+            "--max-num-batched-tokens: needs an engine that batches prompts, found llama.cpp",
+        ),
+        (
+            "--model qwen3.6-27b --engine llama.cpp --max-num-seqs 300",
+            "--max-num-seqs: needs at most 256, found 300 [llama.cpp-b11434]",
+        ),
+    ],
+)
+def test_what_no_card_could_keep_is_bad_input_as_for_a_plan(capsys, words, fault):
+    assert main(["kv", *words.split(), "--available-gib", "10"]) == 2
+    assert capsys.readouterr().err.startswith(f"gpuwright: {fault}")
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ("vllm --mem-fraction-static 0.8", "--mem-fraction-static: is of sglang, vllm has none"),
+        (
+            "sglang --gpu-memory-utilization 0.8",
+            "--gpu-memory-utilization: is of vllm, sglang has --mem-fraction-static",
+        ),
+    ],
+)
+def test_a_share_of_another_engine_names_the_engine_that_has_it(capsys, words, fault):
+    assert main(["kv", *QWEN, "--gpu", "5090", "--engine", *words.split()]) == 2
+    assert capsys.readouterr().err == f"gpuwright: {fault}\n"
+
+
+def test_a_cache_that_only_the_card_cannot_keep_is_refused_with_its_row(capsys):
+    words = ("--model", "gpt-oss-20b", *VLLM, "--kv-cache-dtype", "nvfp4", "--gpu", "5090")
+    status, answer = kv(capsys, *words)
+    assert status == 3
+    assert answer["reason"].startswith("attention backend flash_attn: needs a cache in ")
+    assert main(["kv", *words]) == 3
+    assert capsys.readouterr().out.rstrip().endswith("[vllm-flash-attn]")
+
+
 def test_an_unknown_release_and_card_name_those_that_are_known(capsys):
     assert main(["kv", *QWEN, *VLLM, "--release", "9.9", "--available-gib", "1"]) == 2
     assert "known: 0.33.0" in capsys.readouterr().err
