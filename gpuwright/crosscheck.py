@@ -181,6 +181,7 @@ def _model_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
             yield from _dangling(f"{path}.engine", [cache.engine], matrix.engines)
             yield from _dangling(f"{path}.kv_cache_dtypes", cache.kv_cache_dtypes, dtypes)
         yield from _dangling(f"{labels[id(model)]}.parsers", model.parsers, matrix.engines)
+        yield from _dangling(f"{labels[id(model)]}.arguments", model.arguments, matrix.engines)
         for index, row in enumerate(model.checkpoints):
             path = f"{labels[id(model)]}.checkpoints[{index}]"
             yield from _dangling(f"{path}.quantization", [row.quantization], quantizations)

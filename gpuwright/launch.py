@@ -150,6 +150,7 @@ def _vllm(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launc
         "--attention-backend",
         backend_word(plan.engine, plan.attention_backend),
     ]
+    argv += _dtype_flag(plan)
     if parameters.get("eager"):
         argv.append("--enforce-eager")
     argv += _python_flags(plan)
@@ -191,6 +192,7 @@ def _sglang(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Lau
         plan.attention_backend,
         "--enable-metrics",
     ]
+    argv += _dtype_flag(plan)
     if "graph_batch_cap" in parameters:
         by_phase = at_least(plan.release, "0.5.23")
         flag = "--cuda-graph-max-bs-decode" if by_phase else "--cuda-graph-max-bs"
@@ -221,6 +223,13 @@ def _tensorrt_llm(plan: Plan, layout: Layout, model_path: str, engine_dir: str) 
         f"{layout.environments}/{plan.service}.yaml",
     )
     return Launch(argv=argv, environment=_card_environment(plan))
+
+
+def _dtype_flag(plan: Plan) -> tuple[str, ...]:
+    """What is computed in, beside a cache of 16 bits: where a checkpoint says the other float, vLLM
+    reads the bits of one as the other (vllm-project/vllm pull request 54338)."""
+    word = {"bf16": "bfloat16", "f16": "float16"}.get(plan.kv_cache_dtype)
+    return () if word is None else ("--dtype", word)
 
 
 def _python_flags(plan: Plan) -> list[str]:

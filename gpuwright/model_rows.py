@@ -230,6 +230,8 @@ class ModelRow:
     """All roles; a decision picks from `weights`, `drafters` and `projectors`."""
     sources: tuple[Claim, ...]
     parsers: dict[str, dict[str, str]] = field(default_factory=dict)
+    arguments: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Engine -> what it must be told to serve this model, word by word."""
     mtp_tokens: int = 0
     """Draft tokens that its makers use with the built-in MTP layers."""
     sampling: dict[str, str] = field(default_factory=dict)

@@ -117,6 +117,7 @@ def _feature_arguments(site: Site, best: Candidate) -> Iterator[str]:
             yield from filled(support.arguments, _words(site, best, support))
         elif row.id != VISION or chosen.model.architecture.vision:
             yield from support.off_arguments
+    yield from chosen.model.arguments.get(chosen.release.engine, ())
 
 
 def _words(site: Site, best: Candidate, support: FeatureSupport) -> dict[str, str]:

@@ -8,6 +8,7 @@ from gpuwright.layout import Layout
 from gpuwright.load import load_matrix
 from gpuwright.plan import Plan
 from tests.unit.decisions import planned
+from tests.unit.sketched import planned_on
 
 LAYOUT = Layout()
 
@@ -160,3 +161,30 @@ def test_every_engine_has_a_command(engine):
     start = started(replace(plan, engine=engine, parameters=plan.parameters | settings))
     assert start.argv[0].startswith("/opt/engine/bin/")
     assert str(plan.port) in start.argv
+
+
+@pytest.mark.parametrize(
+    ("card", "engine", "dtype", "word"),
+    [
+        ("RTX 3090", "vllm", "bf16", "bfloat16"),
+        ("RTX 3090", "vllm", "f16", "float16"),
+        ("RTX 2080 Ti 22 GB", "vllm", "f16", "float16"),
+        ("RTX 3090", "sglang", "bf16", "bfloat16"),
+    ],
+)
+def test_a_cache_of_16_bits_and_the_model_are_of_one_type(card, engine, dtype, word):
+    wanted = {"model": "llama-3.1-8b", "engine": engine, "kv_cache_dtype": dtype}
+    argv = launch(planned_on([card], wanted), Layout(), "MODEL", "ENGINE").argv
+    assert argv[argv.index("--dtype") + 1] == word
+
+
+def test_a_cache_of_8_bits_leaves_the_type_of_the_model_to_its_checkpoint():
+    wanted = {"model": "llama-3.1-8b", "engine": "vllm", "kv_cache_dtype": "fp8"}
+    assert "--dtype" not in launch(planned_on(["RTX 4090"], wanted), Layout(), "M", "E").argv
+
+
+def test_an_engine_is_told_what_a_model_needs_of_it():
+    wanted = {"model": "deepseek-v4-flash", "engine": "vllm"}
+    argv = launch(planned_on(["B200", "B200"], wanted), Layout(), "MODEL", "ENGINE").argv
+    assert argv[argv.index("--block-size") + 1] == "256"
+    assert argv[argv.index("--tokenizer-mode") + 1] == "deepseek_v4"
