@@ -44,6 +44,14 @@ class Reader:
             raise HostError(f"{self.at(key)}: needs 0 or more, found {value}")
         return value
 
+    def amount(self, key: str) -> float | None:
+        """A number of any kind, never below 0; None where a document has none."""
+        value = self.value.get(key)
+        known = isinstance(value, (int, float)) and type(value) is not bool and value >= 0
+        if value is None or known:
+            return None if value is None else float(value)
+        raise HostError(f"{self.at(key)}: needs a number of 0 or more, found {value!r:.40}")
+
     def version(self, key: str) -> str | None:
         """The leading numbers of a version: Python's own may end in `rc1` or `+`."""
         text = self.get(key, str)
@@ -59,6 +67,10 @@ class Reader:
         if self.value.get(key, _REQUIRED) is None:
             return Reader({}, self.at(key), unknown=True)
         return Reader(self.value.get(key), self.at(key))
+
+    def part(self, key: str) -> Reader:
+        """The mapping at `key`; empty where an older document, or a sketch, has none."""
+        return Reader(self.get(key, dict, None) or {}, self.at(key), unknown=True)
 
     def children(self, key: str) -> list[Reader]:
         entries = self.get(key, list) or []

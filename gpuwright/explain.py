@@ -41,9 +41,16 @@ def explain_host(host: Host, matrix: Matrix) -> str:
 
 
 def _link(host: Host) -> str:
-    if all(gpu.nvlink for gpu in host.gpus):
+    """What connects the cards; named are those of which not all are connected alike."""
+    every = frozenset(gpu.index for gpu in host.gpus)
+    if all(gpu.nvlink and gpu.linked in (None, every - {gpu.index}) for gpu in host.gpus):
         return "NVLink"
-    if all(gpu.p2p for gpu in host.gpus):
+    pairs = sorted(
+        (gpu.index, other) for gpu in host.gpus for other in gpu.linked or () if gpu.index < other
+    )
+    if pairs:
+        return f"NVLink between GPU {', '.join(f'{a} and {b}' for a, b in pairs)}; else PCIe"
+    if all(gpu.reached == every - {gpu.index} for gpu in host.gpus):
         return "PCIe, the cards reach each other's memory"
     return "PCIe"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from gpuwright.cards import Gpu, read_cards
 from gpuwright.document import Reader
 from gpuwright.quoting import quoted
 from gpuwright.refusals import HostError
@@ -22,34 +23,6 @@ OWN_KERNEL = frozenset(
 A container shares its host's driver, and WSL that of Windows: there, processes are listed under
 other numbers than ours, or not at all.
 """
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gpu:
-    """A card the driver answers for, and who holds memory of it.
-
-    A plan must not depend on whether our own service runs, so what it holds is taken off by the
-    size that the driver gives for its processes. What that leaves open:
-
-    `others_bytes` is what processes that are not ours hold, desktops among them; 0 where they are
-    not `listed`. `unexplained_bytes` is what else is in use: the driver's own reserve, what a dead
-    process left. It is None where a service of ours may run and its size is not known. `sized` says
-    that the driver gives sizes of processes here: at least one is known.
-    """
-
-    index: int
-    uuid: str
-    pci_id: str | None
-    name: str
-    compute_capability: str | None
-    total_bytes: int | None
-    others_bytes: int
-    unexplained_bytes: int | None
-    listed: bool = True
-    sized: bool = True
-    nvlink: bool | None = None
-    p2p: bool | None = None
-    """Whether other cards reach its memory over PCIe; only a sketch says so."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,9 +117,11 @@ class Host:
             gpu_detail=gpus.get("detail", str) or "",
             driver_version=gpus.version("driver_version"),
             driver_flavour=_flavour(root),
-            gpus=tuple(
-                _gpu(entry, service, virtualization in OWN_KERNEL)
-                for entry in gpus.children("devices")
+            gpus=read_cards(
+                gpus,
+                virtualization in OWN_KERNEL,
+                service.pids if service else frozenset(),
+                service is not None and service.may_run,
             ),
             pci_vendors=tuple(
                 (entry.get("id", str) or "").split(":")[0] for entry in gpus.children("pci")
@@ -183,40 +158,6 @@ def _flavour(root: Reader) -> str | None:
     driver = Reader(root.get("driver", dict, None) or {}, root.at("driver"))
     flavour: str | None = driver.get("flavour", str, None)
     return flavour
-
-
-def _gpu(entry: Reader, service: Service | None, own_kernel: bool) -> Gpu:
-    total, free = entry.count("memory_total_bytes"), entry.count("memory_free_bytes")
-    index, uuid, name = entry.get("index", int), entry.get("uuid", str), entry.get("name", str)
-    if index is None or uuid is None:
-        raise HostError(f"{entry.path}: needs index and uuid")
-    listed = own_kernel and entry.get("processes", list) is not None
-    ours: list[int | None] = []
-    others: list[int | None] = []
-    for process in entry.children("processes") if listed else ():
-        mine = service is not None and process.get("pid", int) in service.pids
-        (ours if mine else others).append(process.count("used_bytes"))
-    known = sum(used or 0 for used in (*ours, *others))
-    unexplained: int | None = 0
-    if total is not None and free is not None:
-        unexplained = max(0, total - free - known)
-    if None in ours or (not listed and service is not None and service.may_run):
-        unexplained = None
-    return Gpu(
-        index=index,
-        uuid=uuid,
-        pci_id=entry.get("pci_id", str),
-        name=name or "unnamed card",
-        compute_capability=entry.version("compute_capability"),
-        # A card of no size at all is one whose size is not known.
-        total_bytes=total or None,
-        others_bytes=sum(used or 0 for used in others),
-        unexplained_bytes=unexplained,
-        listed=listed,
-        sized=any(used is not None for used in (*ours, *others)),
-        nvlink=entry.get("nvlink", bool, None),
-        p2p=entry.get("p2p", bool, None),
-    )
 
 
 def _service(root: Reader) -> Service | None:

@@ -154,8 +154,12 @@ class Combination:
 
     @property
     def nvlink(self) -> bool:
-        """Whether every card is known to have an active link; unknown counts as no."""
-        return bool(self.gpus) and all(gpu.nvlink is True for gpu in self.gpus)
+        """Whether every card is known to have an active link to every other; unknown is no."""
+        gpus = self.gpus
+        if not gpus or not all(gpu.nvlink is True for gpu in gpus):
+            return False
+        here = {gpu.index for gpu in gpus}
+        return all(gpu.linked is None or here - {gpu.index} <= gpu.linked for gpu in gpus)
 
     @property
     def experts_misfit(self) -> bool:

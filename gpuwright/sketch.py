@@ -6,6 +6,7 @@ A sketch takes the way of a node that was looked at, so that nothing is decided 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import combinations
 from typing import Any
 
 from gpuwright.catalogue import Matrix
@@ -100,7 +101,7 @@ def _document(
     cards: tuple[Card, ...] = said["gpus"]
     assumed += dict.fromkeys(card.told_by for card in cards if card.told_by is not None)
     driver = None
-    nvlink, p2p = False, None
+    nvlink = p2p = False
     if cards:
         newest = max((row.min_driver for row in matrix.cuda), key=parse_version)
         driver = take("driver", newest, f"driver {newest}")
@@ -132,10 +133,14 @@ def _document(
             "detail": "",
             "driver_version": driver,
             "devices": [
-                _device(index, card, available, own_kernel) | {"nvlink": nvlink, "p2p": p2p}
+                _device(index, card, available, own_kernel) | {"nvlink": nvlink}
                 for index, (card, available) in enumerate(
                     zip(cards, _for_each(free if cards else None, cards), strict=True)
                 )
+            ],
+            "pairs": [
+                {"a": a, "b": b, "nvlinks": int(nvlink), "p2p": "ok" if p2p else "not_supported"}
+                for a, b in combinations(range(len(cards)), 2)
             ],
             "pci": [{"id": card.pci_id or "10de:0000"} for card in cards],
         },

@@ -9,10 +9,10 @@ from gpuwright.onnode.outcome import clean
 from gpuwright.onnode.tree import Tree
 
 _OURS = "gpuwright-"
-_FAILING_XIDS = frozenset((48, 64, 79, 95, 154))
+_FAILING_XIDS = frozenset((48, 64, 79, 95))
 """Uncorrectable memory errors (48, 95), memory that cannot be taken out of use (64), off the bus
-(79), and the driver's own word that the card needs a reset or reboot (154):
-https://docs.nvidia.com/deploy/xid-errors/. Most others are told of programs, not of cards."""
+(79): https://docs.nvidia.com/deploy/xid-errors/. Most others are told of programs, not of cards;
+154 comes with these, and again once a card has recovered."""
 _SLOWED = frozenset(("hw_slowdown", "hw_thermal", "hw_power_brake", "sw_thermal"))
 
 

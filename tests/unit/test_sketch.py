@@ -44,7 +44,9 @@ def test_every_value_that_is_said_is_the_node_s():
     assert (host.python, host.cpu_threads, host.virtualization) == ("3.10", 12, "kvm")
     assert host.memory_total_bytes == 96 * GIB
     assert {disk.free_bytes for disk in host.disks.values()} == {int(100.5 * GIB)}
-    assert all(gpu.nvlink and gpu.p2p for gpu in host.gpus)
+    assert all(gpu.nvlink for gpu in host.gpus)
+    assert [gpu.linked for gpu in host.gpus] == [frozenset((1,)), frozenset((0,))]
+    assert [gpu.reached for gpu in host.gpus] == [frozenset((1,)), frozenset((0,))]
     assert len(assumed) == 2
     visible = 24125 * 2**20
     assert [gpu.others_bytes for gpu in host.gpus] == [visible - 20 * GIB, visible - 23 * GIB]
@@ -63,7 +65,7 @@ def test_peer_access_is_assumed_only_where_there_is_no_nvlink():
     assert not any("peer" in each for each in sketched(gpus=["3090"] * 2, interconnect="nvlink")[1])
     host, assumed = sketched(gpus=["3090"] * 2)
     assert any("peer" in each for each in assumed)
-    assert [gpu.p2p for gpu in host.gpus] == [False, False]
+    assert [gpu.reached for gpu in host.gpus] == [frozenset(), frozenset()]
 
 
 def test_an_idle_card_of_a_sketch_has_all_that_its_row_sees():
