@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpuwright import compat
+from gpuwright.card_rules import sound, whole
 from gpuwright.engine_rows import BuildTagRow, MemoryModel, ReleaseRow
 from gpuwright.feature_choice import OFFLOAD
 from gpuwright.feature_rows import Grade
@@ -122,7 +123,12 @@ def _covered(site: Site, release: ReleaseRow, tag: BuildTagRow) -> frozenset[str
 
 
 def _card_reason(site: Site, release: ReleaseRow, tag: BuildTagRow, gpu: Gpu) -> Reason | None:
-    return compat.driven(gpu, site.host, site.matrix) or compat.kernels(gpu, release, tag)
+    return (
+        whole(gpu)
+        or (sound(gpu) if site.want.gpus is None else None)
+        or compat.driven(gpu, site.host, site.matrix)
+        or compat.kernels(gpu, release, tag)
+    )
 
 
 def candidates(

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from gpuwright.document import Reader
 from gpuwright.refusals import HostError
 
+VGPU_MODES = ("none", "passthrough", "vgpu", "host_vgpu", "host_vsga")
+"""How NVML says that a card is virtualized."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
@@ -40,7 +43,7 @@ class Gpu:
     mig: tuple[str, ...] | None = None
     """Names of the instances that it is divided into; None: it is whole, as far as is known."""
     vgpu: str | None = None
-    """`none`, `passthrough`, `vgpu`, `host_vgpu`, `host_vsga`."""
+    """One of `VGPU_MODES`."""
     display: bool | None = None
     """Whether a desktop draws on it."""
     failing: bool = False

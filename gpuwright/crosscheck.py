@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from gpuwright.cards import VGPU_MODES
 from gpuwright.catalogue import Matrix, Named
 from gpuwright.engine_rows import MemoryModel
 from gpuwright.feature_rows import FeatureKind
@@ -235,6 +236,7 @@ def _hazard_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
         "features": {row.id for row in matrix.features},
         "not_features": {row.id for row in matrix.features},
         "virtualizations": {*OWN_KERNEL, *CONTAINERS},
+        "vgpus": {*VGPU_MODES},
     }
     switches: dict[str, Scalar] = {}
     for row in matrix.hazards:

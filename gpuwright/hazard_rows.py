@@ -58,6 +58,12 @@ class When:
     """They differ in compute capability."""
     tensor_parallel: str = ""
     nvlink: bool | None = None
+    pcie_lanes: str = ""
+    """Of the card with the fewest in use."""
+    power_percent: str = ""
+    """Power limit of the card that is held down the most, of its maker's."""
+    vgpus: tuple[str, ...] = ()
+    """How a card is virtualized, as NVML says it."""
     drivers: str = ""
     virtualizations: tuple[str, ...] = ()
     cpus: tuple[str, ...] = ()
@@ -97,6 +103,8 @@ RANGES = (
     "capabilities",
     "cards",
     "tensor_parallel",
+    "pcie_lanes",
+    "power_percent",
     "drivers",
     "max_model_len",
     "max_num_seqs",

@@ -186,6 +186,16 @@ def _smallest_below(mib: int, asked: _Asked) -> bool:
     return bool(gpus) and min(gpu.total_bytes or 0 for gpu in gpus) < mib * MIB
 
 
+def _least(name: str) -> Callable[[str, _Asked], bool]:
+    """A range over the least that a card has of something; holds where all of them say it."""
+
+    def check(spec: str, asked: _Asked) -> bool:
+        found = [getattr(gpu, name) for gpu in asked.combination.gpus]
+        return bool(found) and None not in found and _range(min(found), spec)
+
+    return check
+
+
 def _ram_misfit(wanted: bool, asked: _Asked) -> bool:
     ram, weights = asked.around.ram_bytes, asked.combination.checkpoint.max_bytes
     return ram is not None and weights is not None and wanted is (ram < weights)
@@ -237,6 +247,9 @@ _CHECKS: dict[str, Callable[[Any, _Asked], bool]] = {
     ),
     "tensor_parallel": lambda spec, asked: _range(asked.combination.tensor_parallel_size, spec),
     "nvlink": lambda wanted, asked: asked.combination.nvlink is wanted,
+    "pcie_lanes": _least("lanes"),
+    "power_percent": _least("power_percent"),
+    "vgpus": lambda words, asked: any(gpu.vgpu in words for gpu in asked.combination.gpus),
     "drivers": lambda spec, asked: _range(asked.around.driver, spec),
     "virtualizations": lambda words, asked: asked.around.virtualization in words,
     "cpus": lambda words, asked: (asked.around.cpu or "").startswith(words),

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from gpuwright import compat
+from gpuwright.card_rules import sound, whole
 from gpuwright.engine_rows import MemoryModel
 from gpuwright.feature_choice import VISION
 from gpuwright.feature_rows import FeatureSupport
@@ -239,6 +240,15 @@ def _remarks(site: Site, best: Candidate, details: Details) -> Iterator[str]:
                 f"GPU {gpu.index} ({gpu.name}) has no row in gpus/: planned from its compute "
                 f"capability {gpu.compute_capability} and its memory"
             )
+    for gpu in host.gpus:
+        reason = whole(gpu) or sound(gpu)
+        if reason is None or not chosen.gpus:
+            continue
+        used = "pinned all the same" if gpu in chosen.gpus else "left out"
+        yield f"{reason.sentence()}: {used}"
+    for gpu in chosen.gpus:
+        if gpu.display:
+            yield f"{gpu.label} draws a desktop: what its windows take comes and goes"
     if chosen.tensor_parallel_size > 1 and compat.equal_cards(chosen.gpus) is not None:
         yield "tensors are split over unequal cards: the smaller sets the size of each share"
     if best.backend.needs:

@@ -72,6 +72,13 @@ def cards_for(when: When) -> tuple[Gpu, ...]:
         card(row, index, row.compute_capability, when.nvlink is not False, when.card_below_mib)
         for index in range(count)
     ]
+    gpus[-1] = replace(
+        gpus[-1],
+        lanes=number_in(when.pcie_lanes) if when.pcie_lanes else None,
+        power_percent=number_in(when.power_percent) if when.power_percent else None,
+        vgpu=when.vgpus[0] if when.vgpus else "none",
+    )
+    gpus[:-1] = [replace(gpu, lanes=16, power_percent=100) for gpu in gpus[:-1]]
     if when.mixed_cards:
         gpus[-1] = replace(gpus[-1], compute_capability="9.9")
     return tuple(gpus)
@@ -236,6 +243,14 @@ def break_of(name: str, when: When, met: Combination, around: Surroundings):
             return met.on((gpus[0],) * len(gpus)), around
         case "nvlink":
             return met.on(tuple(replace(gpu, nvlink=not value) for gpu in gpus)), around
+        case "pcie_lanes":
+            lanes = number_outside(value)
+            return met.on(tuple(replace(gpu, lanes=lanes) for gpu in gpus)), around
+        case "power_percent":
+            percent = number_outside(value)
+            return met.on(tuple(replace(gpu, power_percent=percent) for gpu in gpus)), around
+        case "vgpus":
+            return met.on(tuple(replace(gpu, vgpu="none") for gpu in gpus)), around
         case "drivers":
             return met, replace(around, driver=str(number_outside(value)))
         case "virtualizations":
