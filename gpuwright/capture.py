@@ -295,12 +295,14 @@ def _not_asked(tree: Captured) -> dict[str, Any]:
 
 
 def _add_queried(answer: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Only `--query-gpu` tells the compute capability; old drivers do not know the question."""
+    """Only `--query-gpu` tells the compute capability, which old drivers do not know, and, where
+    a card is lost, the number of each other."""
     known = {row["uuid"]: row for row in rows}
     for device in answer.get("devices") or []:
         row = known.get(device["uuid"])
         if row is not None:
             device["compute_capability"] = row["compute_capability"]
+            device["index"] = row["index"] if answer["lost"] else device["index"]
 
 
 def _pairs(capture: Capture, devices: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -130,8 +130,9 @@ def answer(text: str, status: int | None) -> dict[str, Any]:
             code = UNKNOWN_ERROR if status == 255 else status
             found.update(error_code=code, error=_said(text, status))
         return found
-    found["driver_version"] = _word(root, "driver_version") or _word(root, "kmd_version")
-    found["cuda_version"] = _word(root, "cuda_version") or _word(root, "cuda_umd_version")
+    # Since driver 610, module and library have versions of their own.
+    found["driver_version"] = _version(root, "kmd_version", "driver_version")
+    found["cuda_version"] = _version(root, "cuda_umd_version", "cuda_version")
     for number, gpu in enumerate(root.findall("gpu")[:_MOST_GPUS]):
         uuid = _word(gpu, "uuid")
         if uuid is None or not _UUID.fullmatch(uuid):
@@ -145,6 +146,12 @@ def answer(text: str, status: int | None) -> dict[str, Any]:
         for index, device in enumerate(found["devices"]):
             device["index"] = index
     return found
+
+
+def _version(root: Element, *paths: str) -> str | None:
+    """A version as drivers have them: what is none would be taken for a part of a command."""
+    found = (_word(root, path) or "" for path in paths)
+    return next((word for word in found if re.fullmatch(r"\d+(?:\.\d+)+", word)), None)
 
 
 def _said(text: str, status: int) -> str:
@@ -328,13 +335,18 @@ def queried(text: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for line in text.splitlines()[:_MOST_GPUS]:
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) < 8 or not _UUID.fullmatch(cells[1]):
+        if (
+            len(cells) < 8
+            or not _UUID.fullmatch(cells[1])
+            or not re.fullmatch(r"\d{1,2}", cells[0])
+        ):
             continue
         # A product name may hold commas: cells count from both ends.
         total, free, capability = cells[-3:]
         ids = re.fullmatch(r"0x([0-9A-Fa-f]{4})([0-9A-Fa-f]{4})", cells[3])
         found.append(
             {
+                "index": int(cells[0]),
                 "uuid": cells[1],
                 "pci_address": pci_address(cells[2]),
                 "pci_id": f"{ids[2]}:{ids[1]}".lower() if ids else None,

@@ -35,6 +35,12 @@ def test_a_captured_rig_says_where_it_is_from_and_what_was_filled_in(rig: str):
         assert "url" not in about
 
 
+def test_at_least_fifteen_rigs_are_cited_and_at_most_half_are_invented():
+    cited = [rig for rig in RIGS if captures.about(rig)["source"] == "cited"]
+    assert len({captures.about(rig)["url"] for rig in cited}) >= 15
+    assert 2 * len(cited) >= len(RIGS) >= 40
+
+
 @pytest.mark.parametrize("rig", RIGS)
 def test_serial_numbers_and_uuids_are_zeroed(rig: str):
     for text in captures.texts(rig).values():
