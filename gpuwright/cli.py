@@ -41,12 +41,19 @@ STATUSES = (
     "exit status: 0 done, 1 no answer, or nowhere to write it, 2 bad input, 3 refused, "
     "4 a fault in gpuwright's own data"
 )
-_EXAMPLES = """
-examples:
-  gpuwright explain --gpu "RTX 3090" --gpu "RTX 3090" --model qwen3.6-27b
-  gpuwright fits --gpu "RTX 5090" --memory-gib 96
-  gpuwright kv --model qwen3.6-27b --engine vllm --available-gib 10
-"""
+EXAMPLES = {
+    "explain": (
+        'gpuwright explain --gpu "RTX 3090" --gpu "RTX 3090" --model qwen3.6-27b',
+        "gpuwright explain --gpu 5090 --driver 580 --pin engine=vllm --pin max_model_len=65536",
+    ),
+    "fits": ('gpuwright fits --gpu "RTX 5090" --memory-gib 96',),
+    "kv": (
+        "gpuwright kv --model qwen3.6-27b --engine vllm --kv-cache-dtype fp8 --available-gib 10.85",
+    ),
+    "models": ("gpuwright models --json",),
+    "gpus": ("gpuwright gpus",),
+    "connect": ("gpuwright connect root@box.lan --tunnel",),
+}
 _KINDS: dict[type[Exception], tuple[str, str, int]] = {
     WantError: ("bad input", "", EXIT_BAD_INPUT),
     HostError: ("bad input", "", EXIT_BAD_INPUT),
@@ -119,7 +126,7 @@ def _read(words: list[str]) -> argparse.Namespace:
     parser = Parser(
         prog="gpuwright",
         description="Decides what a GPU node can serve, and says why.",
-        epilog=_EXAMPLES + "\n" + STATUSES,
+        epilog=_epilog("explain", "fits", "kv", "connect") + "\n\n" + STATUSES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -130,7 +137,9 @@ def _read(words: list[str]) -> argparse.Namespace:
         known[name] = commands.add_parser(
             name,
             help=help_text,
+            usage=f"gpuwright {name} {'HOST ' if name == 'connect' else ''}[options]",
             description=f"Says {help_text}.",
+            epilog=_epilog(name),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
@@ -146,6 +155,11 @@ def _read(words: list[str]) -> argparse.Namespace:
         options = [*known[arguments.command]._option_string_actions]
         raise WantError(*(_not_known(word, arguments.command, options) for word in unknown))
     return arguments
+
+
+def _epilog(*names: str) -> str:
+    lines = [EXAMPLES[name][0] for name in names] if len(names) > 1 else EXAMPLES[names[0]]
+    return "\n".join(("examples:" if len(lines) > 1 else "example:", *(f"  {x}" for x in lines)))
 
 
 def _not_known(word: str, command: str, options: list[str]) -> str:

@@ -20,6 +20,7 @@ from gpuwright.refusals import Reason, WantError, gib
 SWITCH = ("on", "off")
 STATE_DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _MOST = 1 << 24
+_MOST_DIGITS = 12
 _OF_ENGINES = (
     "max_num_batched_tokens",
     "block_multiple",
@@ -139,7 +140,8 @@ def read_numbers(arguments: argparse.Namespace) -> dict[str, Any]:
         if text is None:
             return
         digits = str(text).replace("_", "").replace(",", "")
-        if not digits.isdecimal() or not low <= int(digits) <= high:
+        whole_number = digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS
+        if not whole_number or not low <= int(digits) <= high:
             faults.append(f"{_option(key)}: needs {low:,} to {high:,}, found {quoted(text)}")
             return
         found[key] = int(digits)

@@ -1,6 +1,7 @@
 import itertools
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -361,6 +362,24 @@ def test_every_command_has_help(capsys, command):
         main([*command, "--help"])
     assert caught.value.code == 0
     assert "usage: gpuwright" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["", *cli.COMMANDS])
+def test_help_fits_on_one_screen_and_shows_an_example(capsys, monkeypatch, name):
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        main([*name.split(), "--help"])
+    shown = capsys.readouterr().out
+    assert len(shown.splitlines()) <= 42
+    assert f"\n  gpuwright {name}" in shown
+
+
+@pytest.mark.parametrize(
+    "line", [line for name, lines in cli.EXAMPLES.items() if name != "connect" for line in lines]
+)
+def test_examples_of_the_help_run(capsys, line):
+    assert main(shlex.split(line)[1:]) == 0
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("words", [["--help"], ["fits", "--gpu", "3090"]])

@@ -52,8 +52,11 @@ def answer(*words):
     lines = err.getvalue().splitlines()
     if status == 2:
         assert lines
-        assert not out.getvalue()
-        assert all(line.startswith("gpuwright: ") for line in lines)
+        assert all(line.startswith("gpuwright: ") and line.isprintable() for line in lines)
+        if "--json" in words:
+            assert json.loads(out.getvalue())["verdict"] == "error"
+        else:
+            assert not out.getvalue()
     else:
         assert status in (0, 3)
         assert out.getvalue()
@@ -176,6 +179,17 @@ def test_a_node_document_with_one_wrong_value(place, value):
         answer("explain", "--model", "smollm2", "--host", str(file))
 
 
+@given(st.sampled_from(RIGS), st.data())
+@FEW
+def test_a_node_document_with_several_wrong_values(rig, data):
+    found = document(rig)
+    for _ in range(data.draw(st.integers(2, 5))):
+        path = data.draw(st.sampled_from([path for path in places(found) if path]))
+        found = put(found, path, data.draw(VALUES))
+    with written(found) as file:
+        answer("explain", "--model", "smollm2", "--host", str(file))
+
+
 def rows_of(name):
     """The rows of one kind, without what unknown anchors share."""
     files = [MATRIX / f"{name}.yaml", *sorted((MATRIX / name).glob("*.yaml"))]
@@ -217,6 +231,75 @@ def test_an_operator_s_model_without_a_fault_is_planned():
         words = ("--model", "mine", f"--pin=extra_models={file}")
         host = str(HOSTS / "2x3090-pcie" / "document.json")
         assert answer("explain", "--host", host, *words)[0] == 0
+
+
+KV_OPTIONS = (
+    *("--model", "--checkpoint", "--engine", "--release", "--tensor-parallel-size"),
+    *("--kv-cache-dtype", "--max-model-len", "--max-num-seqs", "--max-num-batched-tokens"),
+    *("--speculative-tokens", "--prefix-caching", "--state-dtype", "--block-multiple"),
+    *("--available-gib", "--gpu", "--gpu-memory-utilization", "--mem-fraction-static"),
+)
+KV_WORDS = st.sampled_from(
+    (
+        *("qwen3.6-27b", "gpt-oss-20b", "gemma-4-12b", "deepseek-v4-flash", "qwen3.6-27b-awq"),
+        *("vllm", "sglang", "llama.cpp", "tensorrt-llm", "0.33.0", "fp8", "nvfp4", "q8_0"),
+        *("turboquant_4bit_nc", "1", "2", "3", "1e400", "inf", "-1", "0.9", "\u0663", "4096"),
+        *("on", "float32", "1_0", "9" * 5000, "0x10", "\x1b[2J"),
+    )
+)
+
+
+@given(st.dictionaries(st.sampled_from(KV_OPTIONS), KV_WORDS | WORDS | st.text(max_size=8)))
+@FEW
+def test_any_question_about_a_cache(options):
+    said = {"--model": "qwen3.6-27b", "--engine": "vllm", "--available-gib": "9"} | options
+    answer("kv", *(f"{key}={value}" for key, value in said.items()))
+
+
+@given(st.dictionaries(st.sampled_from(KEYS) | WORDS, VALUES, max_size=3))
+@settings(FEW, max_examples=8)
+def test_any_want_of_every_model(data):
+    pins = [f"--pin={key}={json.dumps(value)}" for key, value in data.items()]
+    answer("fits", "--host", CPU, *pins)
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.sampled_from(KEYS) | WORDS, VALUES, max_size=3)
+        | st.fixed_dictionaries({"service": WORDS, "port": NUMBERS})
+        | VALUES,
+        max_size=3,
+    )
+    | VALUES,
+    st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=2),
+)
+@FEW
+def test_any_services(services, common):
+    with written({"model": "smollm2"} | common | {"services": services}) as path:
+        answer("explain", "--host", CPU, "--want", str(path))
+
+
+@given(TEXTS)
+@settings(FEW, max_examples=15)
+def test_any_file_of_models(content):
+    with written(content) as path:
+        answer("models", "--extra-models", str(path))
+
+
+@given(st.lists(SYNTAX | WORDS | st.sampled_from(("kv", "fits", "--json", "--gpu", "--host"))))
+@FEW
+def test_any_words(words):
+    with contextlib.suppress(SystemExit):
+        answer(*words)
+
+
+@pytest.mark.parametrize("text", TRAPS, ids=range(len(TRAPS)))
+def test_a_file_of_models_that_is_a_trap_is_bad_input(text):
+    with written(text) as path:
+        status, lines = answer("models", "--extra-models", str(path))
+        assert status == 2
+        assert all(line.startswith(f"gpuwright: extra_models: {path}") for line in lines)
+        assert all(line.isprintable() and len(line) < 2500 for line in lines)
 
 
 KINDS = {name: rows_of(name) for name in FILES}
