@@ -64,7 +64,12 @@ def load_matrix(extra_models: Path | None = None, *, directory: Path = MATRIX) -
     ours = _load(directory, None, 0)
     if extra_models is None:
         return ours
+    faults: list[str] = []
     try:
+        # Before ours are read again beside it: most that is wrong with it shows by itself.
+        _read_file(extra_models, str(extra_models), ModelRow, faults, {})
+        if faults:
+            raise MatrixError(*faults)
         return _load(directory, extra_models, extra_models.stat().st_mtime_ns)
     except OSError as error:
         raise WantError(f"extra_models: {extra_models}: {error.strerror}") from error
