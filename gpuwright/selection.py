@@ -168,6 +168,8 @@ def _refusal(site: Site, failures: list[Failure]) -> Refusal:
     if not reasons:
         reasons = [Needs(subject="pins", needed="a build that meets them all", found="none")]
     summary = f"no way to serve {site.want.model} fits this node"
+    if site.pins.auto_model:
+        summary = "no model of the catalogue fits this node"
     return refuse(
         site.want.model,
         summary,

@@ -162,8 +162,8 @@ def test_sglang_is_not_taken_for_hybrids_on_ampere_unless_it_is_pinned():
 def test_who_asks_for_any_model_on_a_node_without_a_card_hears_of_the_smallest_alone():
     refusal = refused("cpu-debian12", {}, setting("memory", "total_bytes", to=GIB))
     assert refusal.sentence() == (
-        "no way to serve auto fits this node: RAM: weights, buffers and 1 x 2,048 tokens needs "
-        "0.42 GiB, 0.00 GiB can be had; device: needs an NVIDIA GPU, found none"
+        "no model of the catalogue fits this node: RAM: weights, buffers and 1 x 2,048 tokens "
+        "needs 0.42 GiB, 0.00 GiB can be had; device: needs an NVIDIA GPU, found none"
     )
     assert len([line for line in refusal.why_not if "RAM" in line.reason]) > 1
 
