@@ -10,27 +10,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpuwright import compat
-from gpuwright.card_rules import sound, whole
+from gpuwright.card_sets import card_reason, card_sets
 from gpuwright.engine_rows import BuildTagRow, MemoryModel, ReleaseRow
 from gpuwright.feature_choice import OFFLOAD
 from gpuwright.feature_rows import Grade
 from gpuwright.fitting import Candidate, best_fit
-from gpuwright.host import Gpu
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.node_rules import disk_reason
 from gpuwright.pins import pinned_gpus
 from gpuwright.plan import Rejection
 from gpuwright.refusals import CpuNotAsked, Needs, NoCard, Reason, Superseded, rejection_of
 from gpuwright.rows import Device
-from gpuwright.site import (
-    Combination,
-    Site,
-    release_label,
-    splits_tensors,
-)
-
-_COUNTS = (1, 2, 3, 4, 6, 8)
-"""Numbers of cards that are tried where layers are split, beside all of them."""
+from gpuwright.site import Combination, Site, release_label
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +100,7 @@ def _release_reason(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Reason
     if reason is None:
         reason = compat.driver(host, tag, site.matrix)
     if reason is None and host.gpus and tag.device is Device.CUDA:
-        found = [_card_reason(site, release, tag, gpu) for gpu in pinned_gpus(host, want)]
+        found = [card_reason(site, release, tag, gpu) for gpu in pinned_gpus(host, want)]
         # Pinned cards are all to be used; of others one that the build has code for will do.
         short = all(found) if want.gpus is None else any(found)
         reason = compat.first(found) if short else None
@@ -119,16 +110,7 @@ def _release_reason(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Reason
 def _covered(site: Site, release: ReleaseRow, tag: BuildTagRow) -> frozenset[str]:
     """UUIDs of the cards that the build has code for."""
     cards = pinned_gpus(site.host, site.want)
-    return frozenset(gpu.uuid for gpu in cards if _card_reason(site, release, tag, gpu) is None)
-
-
-def _card_reason(site: Site, release: ReleaseRow, tag: BuildTagRow, gpu: Gpu) -> Reason | None:
-    return (
-        whole(gpu)
-        or (sound(gpu) if site.want.gpus is None else None)
-        or compat.driven(gpu, site.host, site.matrix)
-        or compat.kernels(gpu, release, tag)
-    )
+    return frozenset(gpu.uuid for gpu in cards if card_reason(site, release, tag, gpu) is None)
 
 
 def candidates(
@@ -154,83 +136,30 @@ def candidates(
 
 
 def _of_checkpoint(site: Site, combination: Combination) -> Iterator[Candidate | Failure]:
-    release, checkpoint = combination.release, combination.checkpoint
-    reason = compat.first(
-        (
-            compat.served(release, checkpoint),
-            compat.cache(site.pins.kv_cache_dtype, release),
-            compat.published_size(checkpoint),
-            compat.context(site.want.max_model_len, combination.model),
-            compat.sequences(site.want, release, site.pins.workload),
-            compat.batching(site.want, release),
-            compat.experts(site.want, release, combination.model),
-            disk_reason(
-                site.host,
-                site.want,
-                checkpoint,
-                release,
-                release.build if combination.tag.applicable else None,
-            ),
+    release, tag, checkpoint = combination.release, combination.tag, combination.checkpoint
+    reason = (
+        compat.served(release, checkpoint)
+        or compat.cache(site.pins.kv_cache_dtype, release)
+        or compat.published_size(checkpoint)
+        or compat.context(site.want.max_model_len, combination.model)
+        or compat.sequences(site.want, release, site.pins.workload)
+        or compat.batching(site.want, release)
+        or compat.experts(site.want, release, combination.model)
+        or disk_reason(
+            site.host, site.want, checkpoint, release, release.build if tag.applicable else None
         )
     )
+    label = combination.label
     if reason is not None:
-        yield Failure(label=combination.label, reason=reason)
+        yield Failure(label=label, reason=reason)
         return
-    for gpus in _device_sets(site, combination):
-        placed = combination.on(gpus)
-        answer = best_fit(site, placed)
+    for cards in card_sets(site, release, tag, combination.model):
+        answer = best_fit(site, combination, cards)
         if isinstance(answer, Candidate):
             yield answer
         else:
-            yield Failure(label=placed.label, reason=answer)
+            yield Failure(label=label + cards.label, reason=answer)
 
 
 def _meant_for(release: ReleaseRow, checkpoint: CheckpointRow) -> bool:
     return checkpoint.format in release.formats and release.engine in checkpoint.engines
-
-
-def _device_sets(site: Site, combination: Combination) -> Iterator[tuple[Gpu, ...]]:
-    """Sets of cards to try: none for the CPU, the pinned ones, or growing sets."""
-    want = site.want
-    if combination.tag.device is Device.CPU:
-        yield ()
-        return
-    cards = pinned_gpus(site.host, want)
-    if want.gpus is not None:
-        yield cards
-        return
-    # A card that the build has no code for is left out, not stumbled on.
-    usable = tuple(gpu for gpu in cards if _usable(site, combination, gpu)) or cards
-    by_room = sorted(usable, key=lambda gpu: (-site.rooms[gpu.uuid].available_bytes, gpu.index))
-    if splits_tensors(combination.release):
-        yield from _equal_sets(site, combination, by_room)
-        return
-    pinned = want.tensor_parallel_size
-    for count in range(1, len(by_room) + 1):
-        if count in _COUNTS or count == len(by_room) or pinned not in (None, 1):
-            yield tuple(sorted(by_room[:count], key=lambda gpu: gpu.index))
-
-
-def _equal_sets(
-    site: Site, combination: Combination, by_room: list[Gpu]
-) -> Iterator[tuple[Gpu, ...]]:
-    """Sets of one kind of card, so that no tensor is split over unequal ones."""
-    kinds: dict[tuple[str | None, int], list[Gpu]] = {}
-    for gpu in by_room:
-        kinds.setdefault(compat.kind(gpu), []).append(gpu)
-    pinned = site.want.tensor_parallel_size
-    for equal in kinds.values():
-        # All of a kind are tried even where that count does not divide: the reason says so.
-        for size in sorted({1, len(equal), pinned or 1, *combination.model.tensor_parallel_sizes}):
-            if size <= len(equal) and pinned in (None, size):
-                yield tuple(sorted(equal[:size], key=lambda gpu: gpu.index))
-    if pinned and all(len(equal) < pinned for equal in kinds.values()):
-        yield tuple(sorted(by_room[:pinned], key=lambda gpu: gpu.index))
-
-
-def _usable(site: Site, combination: Combination, gpu: Gpu) -> bool:
-    return (
-        gpu.total_bytes is not None
-        and _card_reason(site, combination.release, combination.tag, gpu) is None
-        and site.untold[gpu.uuid] is None
-    )

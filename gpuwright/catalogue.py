@@ -127,12 +127,12 @@ class Matrix:
         return None
 
     def gpu(self, gpu: Gpu) -> GpuRow | None:
-        """The row of a node's card; None for an unlisted one. Asked often, so it is indexed."""
-        return self.gpu_index.card(gpu.pci_id, gpu.name, gpu.total_bytes)
+        """The row of a node's card; None for an unlisted one."""
+        return _gpu(self, gpu.pci_id, gpu.name, gpu.total_bytes)
 
     def generation(self, capability: str) -> GenerationRow | None:
         """The generation of a card; None for one that no row knows."""
-        return _generation(self.generations, capability)
+        return _generation(self, capability)
 
     def cuda_runtime(self, version: str) -> CudaRow:
         row: CudaRow = self._by_id["cuda"][version]
@@ -144,7 +144,7 @@ class Matrix:
 
     def terms(self, release: ReleaseRow) -> TermsRow | None:
         """What the release takes beside weights and cache; None where its model needs no row."""
-        return _terms(self.memory_terms, release)
+        return _terms(self, release)
 
     def quantization(self, name: str) -> QuantizationRow:
         row: QuantizationRow = self._by_id["quantizations"][name]
@@ -166,14 +166,22 @@ class Matrix:
         raise KeyError(checkpoint)
 
 
-@lru_cache(maxsize=256)
-def _generation(rows: tuple[GenerationRow, ...], capability: str) -> GenerationRow | None:
-    return next((row for row in rows if within(capability, row.capabilities)), None)
+# Asked for every candidate; cards of a node are alike, and so are nodes of an inventory.
+
+
+@lru_cache(maxsize=1 << 12)
+def _gpu(matrix: Matrix, pci_id: str | None, name: str, total_bytes: int | None) -> GpuRow | None:
+    return matrix.gpu_index.card(pci_id, name, total_bytes)
 
 
 @lru_cache(maxsize=256)
-def _terms(rows: tuple[TermsRow, ...], release: ReleaseRow) -> TermsRow | None:
-    for row in rows:
+def _generation(matrix: Matrix, capability: str) -> GenerationRow | None:
+    return next((row for row in matrix.generations if within(capability, row.capabilities)), None)
+
+
+@lru_cache(maxsize=256)
+def _terms(matrix: Matrix, release: ReleaseRow) -> TermsRow | None:
+    for row in matrix.memory_terms:
         if row.memory_model is release.memory_model and within(release.release, row.releases):
             return row
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gpuwright import compat
@@ -10,13 +10,13 @@ from gpuwright.attention_rows import AttentionBackendRow
 from gpuwright.engine_rows import MemoryModel
 from gpuwright.feature_choice import OFFLOAD, PREFIX_CACHING
 from gpuwright.hazard_rows import HazardRow
-from gpuwright.hazards import hazards_of, settings_of, surroundings
+from gpuwright.hazards import met, settings_of, surroundings
 from gpuwright.memory import coarse, llama_cpp, sglang, vllm
 from gpuwright.memory.request import Fit, MemoryRequest
 from gpuwright.memory_request import memory_request, slots_of
 from gpuwright.refusals import Hazardous, Needs, OutOfMemory, Reason
 from gpuwright.rows import Effect, KvCacheDtypeRow, Scalar, WorkloadRow
-from gpuwright.site import Combination, Site, splits_tensors
+from gpuwright.site import CardSet, Combination, Site, splits_tensors
 from gpuwright.ways import Way, ways_of
 
 _FITS: dict[MemoryModel, Callable[[MemoryRequest], Fit | Reason]] = {
@@ -84,19 +84,25 @@ class Candidate:
         return None
 
 
-def best_fit(site: Site, combination: Combination) -> Candidate | Reason:
-    """The candidate with the first way of drafting and the first cache dtype that reach the
-    workload's context, or else the one with the most context; the first reason where none fits."""
-    reason = compat.first(_card_reasons(site, combination))
+def best_fit(site: Site, combination: Combination, cards: CardSet) -> Candidate | Reason:
+    """The candidate on `cards` with the first way of drafting and the first cache dtype that reach
+    the workload's context, or else the one with the most context; the first reason where none fits.
+    """
+    reason = (
+        cards.unusable
+        or _unquantized(site, combination, cards)
+        or cards.untold
+        or _unsplit(site, combination, cards)
+    )
     if reason is not None:
         return reason
-    found = ways_of(site, combination)
+    found = ways_of(site, combination, cards)
     if not isinstance(found, tuple):
         return found
     best: Candidate | None = None
     first: Reason | None = None
     for ways in found:
-        answer = _best_cache(site, combination, ways)
+        answer = _best_cache(site, combination, cards, ways)
         if not isinstance(answer, Candidate):
             first = answer
             continue
@@ -118,47 +124,40 @@ def _reaches(site: Site, candidate: Candidate) -> bool:
     return enough and candidate.fit.max_model_len >= min(target, most)
 
 
-def _card_reasons(site: Site, combination: Combination) -> Iterator[Reason | None]:
-    gpus, release = combination.gpus, combination.release
-    asked: set[tuple[str, str | None]] = set()
-    for gpu in gpus:
-        if (gpu.name, gpu.compute_capability) not in asked:
-            asked.add((gpu.name, gpu.compute_capability))
-            yield compat.driven(gpu, site.host, site.matrix)
-            yield compat.kernels(gpu, release, combination.tag)
-            yield compat.toolkit(gpu, combination.tag, site.matrix)
-            yield compat.quantization(gpu, release, combination.checkpoint, site.matrix)
-        if gpu.total_bytes is None:
-            yield Needs(subject=gpu.name, needed="a memory size", found="unknown", row=release.id)
-        yield site.untold[gpu.uuid]
-    pinned = site.want.tensor_parallel_size
-    if gpus and splits_tensors(release):
-        if pinned not in (None, len(gpus)):
-            yield Needs(
-                subject="cards of one kind",
-                needed=str(pinned),
-                found=str(len(gpus)),
-                row=release.id,
-            )
+def _unquantized(site: Site, combination: Combination, cards: CardSet) -> Reason | None:
+    release, checkpoint = combination.release, combination.checkpoint
+    found = (compat.quantization(gpu, release, checkpoint, site.matrix) for gpu in cards.kinds)
+    return compat.first(found)
+
+
+def _unsplit(site: Site, combination: Combination, cards: CardSet) -> Reason | None:
+    """Why the build cannot split the model over just these cards."""
+    pinned, size, release = site.want.tensor_parallel_size, len(cards.gpus), combination.release
+    if size and splits_tensors(release):
         if pinned is None:
-            yield compat.equal_cards(gpus, release.id)
-        yield compat.tensor_parallel(combination.model, len(gpus))
-    elif pinned not in (None, 1):
-        yield Needs(
-            subject=f"tensor parallel size {pinned}",
-            needed="an engine that splits tensors over cards",
-            found=f"{release.engine}, which splits layers" if gpus else "the CPU alone",
-            row=release.id,
-        )
+            return cards.unequal or compat.tensor_parallel(combination.model, size)
+        if pinned != size:
+            return Needs(
+                subject="cards of one kind", needed=str(pinned), found=str(size), row=release.id
+            )
+        return compat.tensor_parallel(combination.model, size)
+    if pinned in (None, 1):
+        return None
+    return Needs(
+        subject=f"tensor parallel size {pinned}",
+        needed="an engine that splits tensors over cards",
+        found=f"{release.engine}, which splits layers" if size else "the CPU alone",
+        row=release.id,
+    )
 
 
 def _best_cache(
-    site: Site, combination: Combination, ways: tuple[Way | Reason, ...]
+    site: Site, combination: Combination, cards: CardSet, ways: tuple[Way | Reason, ...]
 ) -> Candidate | Reason:
     best: Candidate | None = None
     reasons: list[Reason] = []
     for way in ways:
-        answer = _fitted(site, combination, way) if isinstance(way, Way) else way
+        answer = _fitted(site, combination, cards, way) if isinstance(way, Way) else way
         if not isinstance(answer, Candidate):
             reasons.append(answer)
             continue
@@ -173,41 +172,35 @@ def _best_cache(
     return short[-1] if short else reasons[0]
 
 
-def _fitted(site: Site, placed: Combination, way: Way) -> Candidate | Reason:
-    release, kv, backend = placed.release, way.kv, way.backend
-    combination = placed.by(way.drafting, kv, backend, way.features)
-    around = surroundings(
-        site.host,
-        max_num_seqs=site.want.max_num_seqs or slots_of(site, combination),
-        max_num_batched_tokens=site.want.max_num_batched_tokens
-        or site.pins.workload.max_num_batched_tokens,
-    )
-    hazards = tuple(hazards_of(combination, site.matrix, around))
+def _fitted(site: Site, served: Combination, cards: CardSet, way: Way) -> Candidate | Reason:
+    release, kv, backend, gpus = served.release, way.kv, way.backend, cards.gpus
+    combination = served.by(way.drafting, kv, backend, way.features, gpus)
+    slots, workload = slots_of(site, release, cards), site.pins.workload
+    plan = {
+        "max_num_seqs": site.want.max_num_seqs or slots,
+        "max_num_batched_tokens": site.want.max_num_batched_tokens
+        or workload.max_num_batched_tokens,
+    }
+    around = surroundings(site.host, **plan)
+    hazards = tuple(met(way.hazards, combination, site.matrix, around))
     reason = _refusing(hazards)
     if reason is not None:
         return reason
-    settings = _settings(site, combination, hazards)
+    settings = _settings(site, slots, hazards)
     combination = _under(combination, settings)
-    request = memory_request(site, combination, kv, settings)
+    request = memory_request(site, combination, cards, slots, settings)
     if not isinstance(request, MemoryRequest):
         return request
     fit = _FITS[release.memory_model](request)
-    if isinstance(fit, OutOfMemory):
-        terms = site.matrix.terms(release)
-        figures = placed.checkpoint.id if terms is None else f"memory_terms {terms.id}"
-        return replace(fit, row=fit.row or figures)
     if not isinstance(fit, Fit):
         return fit
-    around = surroundings(
-        site.host,
-        max_model_len=fit.max_model_len,
-        max_num_seqs=around.max_num_seqs,
-        max_num_batched_tokens=around.max_num_batched_tokens,
-    )
-    hazards += tuple(hazards_of(combination, site.matrix, around, "max_model_len"))
-    reason = _refusing(hazards)
-    if reason is not None:
-        return reason
+    if way.context_hazards:
+        around = surroundings(site.host, max_model_len=fit.max_model_len, **plan)
+        more = tuple(met(way.context_hazards, combination, site.matrix, around))
+        reason = _refusing(more)
+        if reason is not None:
+            return reason
+        hazards += more
     if fit.cpu_expert_layers:
         combination = replace(combination, features=combination.features | {OFFLOAD})
     return Candidate(
@@ -235,27 +228,16 @@ def _refusing(hazards: tuple[HazardRow, ...]) -> Reason | None:
     return None
 
 
-def _settings(
-    site: Site, combination: Combination, hazards: tuple[HazardRow, ...]
-) -> dict[str, Scalar]:
+def _settings(site: Site, slots: int, hazards: tuple[HazardRow, ...]) -> dict[str, Scalar]:
     """What hazards to avoid set where nothing is pinned, and the pins."""
-    want = site.want
-    pins = {
-        "prefix_caching": want.prefix_caching,
-        "max_num_batched_tokens": want.max_num_batched_tokens,
-        "max_num_seqs": want.max_num_seqs,
-        "max_model_len": want.max_model_len,
-        "draft_tokens": want.speculative.tokens if want.speculative is not None else None,
-    }
-    said = {name: value for name, value in pins.items() if value is not None}
-    found = settings_of(hazards, frozenset(said))
+    found = settings_of(hazards, site.said)
     for name, asked in (
         ("max_num_batched_tokens", site.pins.workload.max_num_batched_tokens),
-        ("max_num_seqs", slots_of(site, combination)),
+        ("max_num_seqs", slots),
     ):
         if name in found:
             found[name] = min(int(found[name]), asked)
-    return found | said
+    return found | site.said
 
 
 def _under(combination: Combination, settings: dict[str, Scalar]) -> Combination:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -55,17 +55,21 @@ def surroundings(
 
 _NOWHERE = Surroundings()
 
+Check = Callable[[Any, "_Asked"], bool]
+Possible = tuple[HazardRow, tuple[tuple[Check, Any], ...]]
+"""A hazard, and its conditions that a build does not settle, each with what it asks for."""
+
 
 def hazards_of(
-    combination: Combination,
-    matrix: Matrix,
-    around: Surroundings = _NOWHERE,
-    condition: str | None = None,
+    combination: Combination, matrix: Matrix, around: Surroundings = _NOWHERE
 ) -> Iterator[HazardRow]:
-    """The hazards that `combination`, with backend and cache chosen, meets; in matrix order. Where
-    a `condition` is named, those alone that ask for it."""
-    asked = _Asked(combination, matrix, around)
-    kept = _of_a_build(
+    """The hazards that `combination`, with backend and cache chosen, meets; in matrix order."""
+    return met(possible(combination, matrix), combination, matrix, around)
+
+
+def possible(combination: Combination, matrix: Matrix) -> tuple[Possible, ...]:
+    """The hazards that `combination` meets on some node, each with what is left to ask there."""
+    return _of_a_build(
         matrix,
         combination.release,
         combination.tag,
@@ -76,9 +80,14 @@ def hazards_of(
         combination.features,
         combination.capability,
     )
-    for row, questions in kept:
-        if condition is not None and not getattr(row.when, condition):
-            continue
+
+
+def met(
+    hazards: tuple[Possible, ...], combination: Combination, matrix: Matrix, around: Surroundings
+) -> Iterator[HazardRow]:
+    """Those of the `possible` hazards that `combination` does meet."""
+    asked = _Asked(combination, matrix, around)
+    for row, questions in hazards:
         for check, value in questions:
             if not check(value, asked):
                 break
@@ -86,9 +95,7 @@ def hazards_of(
             yield row
 
 
-def settings_of(
-    hazards: Iterable[HazardRow], pinned: frozenset[str] = frozenset()
-) -> dict[str, Scalar]:
+def settings_of(hazards: Iterable[HazardRow], pinned: Container[str] = ()) -> dict[str, Scalar]:
     """What `hazards` change of a plan's defaults; nothing that is `pinned`. Of several ceilings
     the least counts."""
     found: dict[str, Scalar] = {}
@@ -121,8 +128,7 @@ def _of_a_build(
     kv: KvCacheDtypeRow | None,
     features: frozenset[str],
     capability: str | None,
-) -> tuple[tuple[HazardRow, tuple[tuple[Callable[[Any, _Asked], bool], Any], ...]], ...]:
-    """The hazards that such a combination meets on some node, each with what is left to ask."""
+) -> tuple[Possible, ...]:
     combination = Combination(
         release=release,
         tag=tag,
@@ -216,7 +222,7 @@ def _draft_tokens(spec: str, asked: _Asked) -> bool:
     return drafting is not None and within(str(drafting.tokens), spec)
 
 
-_CHECKS: dict[str, Callable[[Any, _Asked], bool]] = {
+_CHECKS: dict[str, Check] = {
     "build_tags": lambda words, asked: asked.combination.tag.tag in words,
     "cuda": lambda words, asked: asked.combination.tag.cuda in words,
     "device": lambda word, asked: asked.combination.tag.device is word,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from gpuwright import compat
+from gpuwright.card_sets import card_set
 from gpuwright.catalogue import Matrix
 from gpuwright.contradictions import Pinned, contradictions, drafting_faults
 from gpuwright.engine_rows import MemoryModel, ReleaseRow
@@ -169,14 +170,9 @@ def _reasons(
 
 
 def _why_not(site: Site, release: ReleaseRow, row: CheckpointRow, gpu: Gpu) -> Reason | None:
-    combination = Combination(
-        release=release,
-        tag=release.build_tags[0],
-        model=site.pins.models[0],
-        checkpoint=row,
-        gpus=(gpu,),
-    )
-    found = ways_of(site, combination)
+    tag = release.build_tags[0]
+    combination = Combination(release=release, tag=tag, model=site.pins.models[0], checkpoint=row)
+    found = ways_of(site, combination, card_set(site, release, tag, (gpu,)))
     if not isinstance(found, tuple):
         return found
     answers = [answer for answers in found for answer in answers]

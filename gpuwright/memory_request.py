@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from gpuwright import compat
+from gpuwright.engine_rows import ReleaseRow
 from gpuwright.feature_choice import OFFLOAD, PREFIX_CACHING, VISION
 from gpuwright.feature_rows import FeatureSupport, Grade
 from gpuwright.features import support_of
 from gpuwright.memory.request import DraftMemory, MemoryRequest
 from gpuwright.refusals import Needs, Reason
-from gpuwright.rows import KvCacheDtypeRow, Scalar
-from gpuwright.site import Combination, Site, ram_memory, splits_tensors
+from gpuwright.rows import Scalar
+from gpuwright.site import CardSet, Combination, Site, splits_tensors
 
 MAX_SLOTS = 4
 """llama.cpp gives every slot its whole context, so few of them."""
@@ -17,28 +18,33 @@ SHARE_CAP = "gpu_memory_share_cap"
 """Percent of a card that a plan may take, where a hazard says so."""
 
 
-def slots_of(site: Site, combination: Combination) -> int:
+def slots_of(site: Site, release: ReleaseRow, cards: CardSet) -> int:
     """Requests at once that the workload asks for, as far as the engine and the node can."""
     slots = site.pins.workload.max_num_seqs
-    if not splits_tensors(combination.release):
+    if not splits_tensors(release):
         slots = min(slots, MAX_SLOTS)
-    if not combination.gpus:
+    if not cards.gpus:
         slots = min(slots, max(1, site.host.cpu_threads or 1))
     return slots
 
 
 def memory_request(
-    site: Site, combination: Combination, kv: KvCacheDtypeRow, settings: dict[str, Scalar]
+    site: Site,
+    combination: Combination,
+    cards: CardSet,
+    slots: int,
+    settings: dict[str, Scalar],
 ) -> MemoryRequest | Reason:
+    """What the memory plan of `combination` on `cards` is asked for; `slots` as `slots_of` says."""
     model, workload, host = combination.model, site.pins.workload, site.host
-    slots = slots_of(site, combination)
-    if combination.gpus:
-        cap = int(settings.get(SHARE_CAP, 100))
-        devices = tuple(site.rooms[gpu.uuid].capped(cap) for gpu in combination.gpus)
-    elif not host.memory_total_bytes:
-        return Needs(subject="RAM", needed="a size", found="unknown")
-    else:
-        devices = (ram_memory(host.memory_total_bytes),)
+    devices = cards.devices
+    if SHARE_CAP in settings:
+        devices = tuple(each.capped(int(settings[SHARE_CAP])) for each in devices)
+    if not devices:
+        if site.ram is None:
+            return Needs(subject="RAM", needed="a size", found="unknown")
+        devices = (site.ram,)
+    assert combination.kv is not None
     drafting, drafter = combination.drafting, None
     if drafting is not None and drafting.drafter is not None:
         rows = drafting.drafter.drafts
@@ -51,16 +57,18 @@ def memory_request(
     context = min(model.max_context_tokens, int(settings.get("max_model_len", 1 << 62)))
     weights = combination.checkpoint.max_bytes
     assert weights is not None, "compat.published_size has refused it"
+    terms = site.matrix.terms(combination.release)
     return MemoryRequest(
         architecture=model.architecture,
-        kv=kv,
-        terms=site.matrix.terms(combination.release),
+        kv=combination.kv,
+        terms=terms,
+        row=f"memory_terms {terms.id}" if terms is not None else combination.checkpoint.id,
         engine=combination.release.engine,
         weights_bytes=weights,
         host_bytes=combination.checkpoint.host_bytes,
         ram_bytes=host.memory_total_bytes or 0,
         devices=devices,
-        on_gpu=bool(combination.gpus),
+        on_gpu=bool(cards.gpus),
         model_context_tokens=context,
         target_context_tokens=min(workload.context_tokens, context),
         target_num_seqs=int(settings.get("max_num_seqs", slots)),
@@ -78,7 +86,7 @@ def memory_request(
         projector_bytes=(projectors[0].max_bytes or 0) if projectors else 0,
         offload=_may_offload(site, combination),
         expert_bytes=combination.checkpoint.expert_bytes(model.architecture),
-        ram_available_bytes=ram_memory(host.memory_total_bytes or 0).available_bytes,
+        ram_available_bytes=site.ram.available_bytes if site.ram is not None else 0,
     )
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 
 from gpuwright.architecture import (
     Architecture,
@@ -143,11 +144,7 @@ class CheckpointRow:
 
         Both ends are the real count once files are pinned; nothing else counts then.
         """
-        if self.files is not None:
-            total = sum(file.bytes for file in self.files if file.is_weights)
-            return total, total
-        printed = self.loaded or self.size
-        return size_interval(printed) if printed is not None else None
+        return _weights_of(self)
 
     @property
     def min_bytes(self) -> int | None:
@@ -161,13 +158,7 @@ class CheckpointRow:
     def expert_bytes(self, architecture: Architecture) -> int:
         """Fewest bytes of the routed experts: printed, or what the rest of the weights leaves at
         its widest, which is 8.5 bits in GGUF files and 16 elsewhere; 0 without experts."""
-        if not architecture.expert_parameters or self.max_bytes is None:
-            return 0
-        if self.experts is not None:
-            return size_interval(self.experts)[0]
-        rest = architecture.parameters_millions * 10**6 - architecture.expert_parameters
-        bits = _WIDEST_GGUF_MILLIBITS if self.format == "gguf" else 16000
-        return max(0, self.max_bytes - max(0, rest) * bits // 8000)
+        return _expert_bytes(self, architecture)
 
     @property
     def disk_bytes(self) -> int | None:
@@ -252,7 +243,7 @@ class ModelRow:
         return self.in_role(Role.PROJECTOR)
 
     def in_role(self, role: Role) -> tuple[CheckpointRow, ...]:
-        return tuple(row for row in self.checkpoints if row.role is role)
+        return _in_role(self, role)
 
     @property
     def mtp(self) -> bool:
@@ -277,6 +268,34 @@ class ModelRow:
         if not self.weights:
             yield ".checkpoints: none of them has the role weights"
         yield from _unknown_keys(self)
+
+
+# Asked for every candidate; rows never change, and there are few of them.
+
+
+@lru_cache(maxsize=1 << 10)
+def _weights_of(row: CheckpointRow) -> tuple[int, int] | None:
+    if row.files is not None:
+        total = sum(file.bytes for file in row.files if file.is_weights)
+        return total, total
+    printed = row.loaded or row.size
+    return size_interval(printed) if printed is not None else None
+
+
+@lru_cache(maxsize=1 << 10)
+def _expert_bytes(row: CheckpointRow, architecture: Architecture) -> int:
+    if not architecture.expert_parameters or row.max_bytes is None:
+        return 0
+    if row.experts is not None:
+        return size_interval(row.experts)[0]
+    rest = architecture.parameters_millions * 10**6 - architecture.expert_parameters
+    bits = _WIDEST_GGUF_MILLIBITS if row.format == "gguf" else 16000
+    return max(0, row.max_bytes - max(0, rest) * bits // 8000)
+
+
+@lru_cache(maxsize=1 << 10)
+def _in_role(model: ModelRow, role: Role) -> tuple[CheckpointRow, ...]:
+    return tuple(row for row in model.checkpoints if row.role is role)
 
 
 def _unknown_keys(row: CheckpointRow | ModelRow) -> Iterator[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
+from gpuwright import compat
 from gpuwright.attention_rows import AttentionBackendRow
 from gpuwright.catalogue import Matrix
 from gpuwright.engine_rows import (
@@ -17,7 +20,7 @@ from gpuwright.memory.request import GIB, MIB, DeviceMemory
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.pins import Pins
 from gpuwright.refusals import Needs, Reason, gib
-from gpuwright.rows import Device, KvCacheDtypeRow
+from gpuwright.rows import Device, KvCacheDtypeRow, Scalar
 from gpuwright.want import Want
 
 _OTHERS_STEP = 256 * MIB
@@ -28,6 +31,34 @@ VISIBLE_PERCENT = 98
 """Share of a card that CUDA sees where its row does not say: 23.57 of 24 GiB was measured."""
 
 
+class Taste:
+    """What is wanted of a service whatever the node: one object for all who want the same."""
+
+
+@lru_cache(maxsize=1 << 10)
+def _taste(*_wanted: object) -> Taste:
+    return Taste()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class CardSet:
+    """Cards of a node that a build may be given, with what every candidate on them asks."""
+
+    gpus: tuple[Gpu, ...]
+    """None for the CPU."""
+    label: str
+    devices: tuple[DeviceMemory, ...]
+    capabilities: tuple[str | None, ...]
+    """Each once."""
+    kinds: tuple[Gpu, ...]
+    """One card of each name and compute capability."""
+    unusable: Reason | None
+    """Why driver or build cannot compute on one of them."""
+    untold: Reason | None
+    """Why nobody can say how much memory one of them has to give."""
+    unequal: Reason | None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Site:
     """One node, what is wanted of it with names resolved, and the matrix."""
@@ -36,16 +67,24 @@ class Site:
     want: Want
     pins: Pins
     matrix: Matrix
-    taste: tuple[object, ...] = field(init=False)
-    """What is wanted of a service whatever the memory: two that want the same are equal."""
+    taste: Taste = field(init=False)
+    ram: DeviceMemory | None = field(init=False)
+    """What a service may take of the node's RAM; None where its size is unknown."""
+    said: dict[str, Scalar] = field(init=False)
+    """Pins that set what hazards may set too, in the words of these."""
     rooms: dict[str, DeviceMemory] = field(init=False)
     """The memory of each card, by its UUID."""
+    undriven: dict[str, Reason | None] = field(init=False)
+    """Why the driver cannot use each card, by its UUID."""
     untold: dict[str, Reason | None] = field(init=False)
     """Why the memory of a card cannot be told, by its UUID."""
+    card_sets: dict[Hashable, tuple[CardSet, ...]] = field(init=False)
+    """What `card_sets.card_sets` has answered: builds and models are many, sets of cards few."""
 
     def __post_init__(self) -> None:
         want, pins, cards = self.want, self.pins, self.host.gpus
-        taste = (
+        taste = _taste(
+            self.matrix,
             pins.workload,
             pins.attention_backend,
             pins.kv_cache_dtype,
@@ -57,8 +96,22 @@ class Site:
             want.vision,
         )
         object.__setattr__(self, "taste", taste)
+        total = self.host.memory_total_bytes
+        object.__setattr__(self, "ram", ram_memory(total) if total else None)
+        pinned = {
+            "prefix_caching": want.prefix_caching,
+            "max_num_batched_tokens": want.max_num_batched_tokens,
+            "max_num_seqs": want.max_num_seqs,
+            "max_model_len": want.max_model_len,
+            "draft_tokens": want.speculative.tokens if want.speculative is not None else None,
+        }
+        said = {name: value for name, value in pinned.items() if value is not None}
+        object.__setattr__(self, "said", said)
+        object.__setattr__(self, "card_sets", {})
         rooms = {gpu.uuid: card_memory(gpu, self.matrix) for gpu in cards}
         object.__setattr__(self, "rooms", rooms)
+        undriven = {gpu.uuid: compat.driven(gpu, self.host, self.matrix) for gpu in cards}
+        object.__setattr__(self, "undriven", undriven)
         untold = {gpu.uuid: untold_memory(gpu, self.matrix) for gpu in cards}
         object.__setattr__(self, "untold", untold)
 
@@ -90,35 +143,22 @@ class Combination:
     offload: bool = False
     """Whether experts may stay in RAM and be computed by the CPU."""
 
-    # Both are called for every candidate: `replace` would take four times as long.
-    def on(self, gpus: tuple[Gpu, ...]) -> Combination:
-        return Combination(
-            release=self.release,
-            tag=self.tag,
-            model=self.model,
-            checkpoint=self.checkpoint,
-            gpus=gpus,
-            backend=self.backend,
-            kv=self.kv,
-            drafting=self.drafting,
-            features=self.features,
-            offload=self.offload,
-        )
-
+    # Called for every candidate: `replace` would take four times as long.
     def by(
         self,
         drafting: Drafting | None,
         kv: KvCacheDtypeRow | None = None,
         backend: AttentionBackendRow | None = None,
         features: frozenset[str] = frozenset(),
+        gpus: tuple[Gpu, ...] | None = None,
     ) -> Combination:
-        """The same build and cards, and how they are used."""
+        """The same build, and how it is used; on other cards where `gpus` names them."""
         return Combination(
             release=self.release,
             tag=self.tag,
             model=self.model,
             checkpoint=self.checkpoint,
-            gpus=self.gpus,
+            gpus=self.gpus if gpus is None else gpus,
             backend=backend,
             kv=kv,
             drafting=drafting,
@@ -129,10 +169,9 @@ class Combination:
     @property
     def label(self) -> str:
         """Its name for people, as far as it is chosen."""
-        text = f"{release_label(self.release, self.tag)}, {self.checkpoint.id}"
-        if self.gpus:
-            text += f", GPU {'+'.join(str(gpu.index) for gpu in self.gpus)}"
-        return text
+        return f"{release_label(self.release, self.tag)}, {self.checkpoint.id}" + cards_label(
+            self.gpus
+        )
 
     @property
     def device(self) -> Device:
@@ -170,6 +209,11 @@ class Combination:
 
 def release_label(release: ReleaseRow, tag: BuildTagRow) -> str:
     return f"{release.engine} {release.release} {tag.tag}"
+
+
+def cards_label(gpus: tuple[Gpu, ...]) -> str:
+    """The end of a candidate's name: none on the CPU."""
+    return f", GPU {'+'.join(str(gpu.index) for gpu in gpus)}" if gpus else ""
 
 
 def splits_tensors(release: ReleaseRow) -> bool:

@@ -12,10 +12,11 @@ from gpuwright import attention, compat
 from gpuwright.attention_rows import AttentionBackendRow
 from gpuwright.drafting import draftings
 from gpuwright.feature_choice import exclusion, features_of
+from gpuwright.hazards import Possible, possible
 from gpuwright.model_rows import LayerKind
 from gpuwright.refusals import Reason
 from gpuwright.rows import KvCacheDtypeRow
-from gpuwright.site import Combination, Drafting, Site
+from gpuwright.site import CardSet, Combination, Drafting, Site
 from gpuwright.versions import at_least, within
 
 
@@ -33,21 +34,25 @@ class Way:
     """Whether finer weights come first where they have all the room that they need."""
     native: bool
     """Whether every card computes in the weights' format."""
+    hazards: tuple[Possible, ...]
+    """What may be met on some node."""
+    context_hazards: tuple[Possible, ...]
+    """Those of `hazards` that ask how long the context is."""
 
 
 class _Question:
     """A combination on a site, equal to another where nothing that `Way` depends on differs."""
 
-    __slots__ = ("combination", "key", "site")
+    __slots__ = ("cards", "combination", "key", "site")
 
-    def __init__(self, site: Site, combination: Combination) -> None:
-        self.site, self.combination = site, combination
+    def __init__(self, site: Site, combination: Combination, cards: CardSet) -> None:
+        self.site, self.combination, self.cards = site, combination, cards
         self.key = (
-            site.matrix,
             site.taste,
             combination.release,
+            combination.tag,
             combination.checkpoint,
-            combination.capabilities,
+            cards.capabilities,
         )
 
     def __hash__(self) -> int:
@@ -57,15 +62,17 @@ class _Question:
         return isinstance(other, _Question) and self.key == other.key
 
 
-def ways_of(site: Site, combination: Combination) -> tuple[tuple[Way | Reason, ...], ...] | Reason:
+def ways_of(
+    site: Site, combination: Combination, cards: CardSet
+) -> tuple[tuple[Way | Reason, ...], ...] | Reason:
     """For each way of drafting, best first, one answer for each cache dtype, best first; or why
     the pinned way of drafting cannot be."""
-    return _ways_of(_Question(site, combination))
+    return _ways_of(_Question(site, combination, cards))
 
 
 @lru_cache(maxsize=1 << 13)
 def _ways_of(question: _Question) -> tuple[tuple[Way | Reason, ...], ...] | Reason:
-    site, combination = question.site, question.combination
+    site, combination = question.site, question.combination.by(None, gpus=question.cards.gpus)
     found = draftings(site, combination)
     if not isinstance(found, list):
         return found
@@ -110,6 +117,7 @@ def _way(site: Site, combination: Combination, kv: KvCacheDtypeRow) -> Way | Rea
     if reason is not None:
         return reason
     checkpoint, gpus = combination.checkpoint, combination.gpus
+    hazards = possible(combination.by(combination.drafting, kv, backend, features), site.matrix)
     return Way(
         drafting=combination.drafting,
         kv=kv,
@@ -118,6 +126,8 @@ def _way(site: Site, combination: Combination, kv: KvCacheDtypeRow) -> Way | Rea
         preferred=all(compat.preferred(gpu, checkpoint, site.matrix) for gpu in gpus),
         spared=all(compat.spared(gpu, release, site.matrix) for gpu in gpus),
         native=all(compat.native(gpu, release, checkpoint, site.matrix) for gpu in gpus),
+        hazards=hazards,
+        context_hazards=tuple(each for each in hazards if each[0].when.max_model_len),
     )
 
 

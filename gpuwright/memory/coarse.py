@@ -37,6 +37,7 @@ def fit_with_experts_in_ram(request: MemoryRequest) -> Fit | Reason:
     needed = with_spare(request.expert_bytes + request.host_bytes)
     if needed > request.ram_available_bytes:
         return OutOfMemory(
+            row=request.row,
             where="RAM",
             needed_bytes=needed,
             available_bytes=request.ram_available_bytes,
@@ -87,6 +88,7 @@ def _fit(request: MemoryRequest, *, experts_in_ram: int) -> Fit | Reason:
     else:
         needed = spared(per_token * tokens)
         return OutOfMemory(
+            row=request.row,
             where=device.name,
             needed_bytes=max(
                 fixed + -(-needed * 100 // terms.max_share_percent), with_spare(fixed + needed)

@@ -66,10 +66,12 @@ def fit(request: MemoryRequest) -> Fit | Reason:
             subject="cache under llama.cpp", needed="one that was measured", found=request.kv.id
         )
     whole = _Placing(request)
-    answer = whole.largest()
-    if isinstance(answer, Fit) or not (request.offload and request.on_gpu and request.expert_bytes):
-        return answer
-    return _with_experts_in_ram(request, whole)
+    found = whole.largest()
+    if found is not None:
+        return found
+    if request.offload and request.on_gpu and request.expert_bytes:
+        return _with_experts_in_ram(request, whole)
+    return whole.shortage()
 
 
 def _with_experts_in_ram(request: MemoryRequest, whole: _Placing) -> Fit | OutOfMemory:
@@ -104,7 +106,7 @@ def _with_experts_in_ram(request: MemoryRequest, whole: _Placing) -> Fit | OutOf
             high = middle
         else:
             low = middle + 1
-    return placing(low).largest()
+    return placing(low).largest() or placing(low).shortage()
 
 
 class _Placing:
@@ -327,27 +329,28 @@ class _Placing:
         if not self.in_ram or needed <= request.ram_available_bytes:
             return None
         return OutOfMemory(
+            row=request.row,
             where="RAM",
             needed_bytes=needed,
             available_bytes=request.ram_available_bytes,
             what=f"experts of {self.in_ram} layers, prompt cache and saved states",
         )
 
-    def largest(self) -> Fit | OutOfMemory:
-        """The first context that fits, or why not even the smallest does."""
+    def largest(self) -> Fit | None:
+        """With the first context that fits; None where not even the smallest does."""
         tokens = first_that_fits(self.request.contexts(), self.fits)
         slots = None if tokens is None else self.slots(tokens)
-        if tokens is None or slots is None:
-            return self.shortage()
-        return self._fit(tokens, slots)
+        return None if tokens is None or slots is None else self._fit(tokens, slots)
 
     def shortage(self) -> OutOfMemory:
+        """Why not even the smallest context fits."""
         if (short := self.ram_shortage()) is not None:
             return short
         tokens = self.request.contexts()[-1]
         slots = self.request.max_num_seqs or 1
         needed, device, _ = self.fullest(tokens, slots)
         return OutOfMemory(
+            row=self.request.row,
             where=device.name,
             needed_bytes=with_spare(needed),
             available_bytes=device.available_bytes,

@@ -94,6 +94,8 @@ class MemoryRequest:
     """Part of the weights that is routed experts."""
     ram_available_bytes: int = 0
     """What of the RAM such a part may take."""
+    row: str | None = None
+    """Where the figures stand, for a shortage to name."""
 
     @property
     def tensor_parallel_size(self) -> int:

@@ -118,6 +118,7 @@ def fit(request: MemoryRequest) -> Fit | Reason:
         least = contexts[-1]
         rest = device.total_bytes * (100 - percent) // 100
         return OutOfMemory(
+            row=request.row,
             where=device.name,
             needed_bytes=weights + beside + states + rest + spared(per_token * least),
             available_bytes=device.available_bytes,

@@ -226,6 +226,7 @@ def _attempt(request: MemoryRequest, workspace: int, max_share_percent: int) -> 
     if tokens is None:
         least = contexts[-1]
         return OutOfMemory(
+            row=request.row,
             where=device.name,
             needed_bytes=spent + workspace + spared(shared.need(least) * shared.block_bytes),
             # What is compared: the share of the card that the engine may fill.
@@ -241,6 +242,7 @@ def _attempt(request: MemoryRequest, workspace: int, max_share_percent: int) -> 
     held = min(request.sequences, blocks // shared.need(1))
     if request.max_num_seqs is not None and held < request.max_num_seqs:
         return OutOfMemory(
+            row=request.row,
             where=device.name,
             needed_bytes=request.max_num_seqs * shared.need(1) * shared.block_bytes,
             available_bytes=blocks * shared.block_bytes,

@@ -169,13 +169,18 @@ def surroundings_for(when: When) -> Surroundings:
     )
 
 
+def on(combination, gpus) -> Combination:
+    return replace(combination, gpus=gpus)
+
+
 def other_card(combination, fits: Callable[[Any], bool]) -> Combination:
     row = first(MATRIX.gpus, fits)
-    return combination.on(
+    return on(
+        combination,
         tuple(
             replace(gpu, name=row.name, pci_id=(row.pci_ids or (None,))[0])
             for gpu in combination.gpus
-        )
+        ),
     )
 
 
@@ -227,7 +232,7 @@ def break_of(name: str, when: When, met: Combination, around: Surroundings):
             return replace(met, features=met.features | {value[0]}), around
         case "capabilities":
             capability = first(CAPABILITIES, lambda each: not within(each, value))
-            return met.on(tuple(replace(g, compute_capability=capability) for g in gpus)), around
+            return on(met, tuple(replace(g, compute_capability=capability) for g in gpus)), around
         case "kinds":
             return other_card(met, lambda row: row.kind not in value), around
         case "gpus":
@@ -235,22 +240,22 @@ def break_of(name: str, when: When, met: Combination, around: Surroundings):
         case "unified_memory":
             return other_card(met, lambda row: row.unified_memory is not value), around
         case "card_below_mib":
-            return met.on(tuple(replace(gpu, total_bytes=value * 2**20) for gpu in gpus)), around
+            return on(met, tuple(replace(gpu, total_bytes=value * 2**20) for gpu in gpus)), around
         case "cards" | "tensor_parallel":
             count = number_outside(value)
-            return met.on(tuple(replace(gpus[0], index=n) for n in range(count))), around
+            return on(met, tuple(replace(gpus[0], index=n) for n in range(count))), around
         case "mixed_cards":
-            return met.on((gpus[0],) * len(gpus)), around
+            return on(met, (gpus[0],) * len(gpus)), around
         case "nvlink":
-            return met.on(tuple(replace(gpu, nvlink=not value) for gpu in gpus)), around
+            return on(met, tuple(replace(gpu, nvlink=not value) for gpu in gpus)), around
         case "pcie_lanes":
             lanes = number_outside(value)
-            return met.on(tuple(replace(gpu, lanes=lanes) for gpu in gpus)), around
+            return on(met, tuple(replace(gpu, lanes=lanes) for gpu in gpus)), around
         case "power_percent":
             percent = number_outside(value)
-            return met.on(tuple(replace(gpu, power_percent=percent) for gpu in gpus)), around
+            return on(met, tuple(replace(gpu, power_percent=percent) for gpu in gpus)), around
         case "vgpus":
-            return met.on(tuple(replace(gpu, vgpu="none") for gpu in gpus)), around
+            return on(met, tuple(replace(gpu, vgpu="none") for gpu in gpus)), around
         case "drivers":
             return met, replace(around, driver=str(number_outside(value)))
         case "virtualizations":
