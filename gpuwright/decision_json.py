@@ -108,6 +108,7 @@ def _memory(plan: Plan) -> dict[str, Any]:
         "available_bytes": memory.available_bytes,
         "needed_bytes": memory.needed_bytes,
         "free_bytes": memory.margin_bytes,
+        "ram_bytes": plan.ram_bytes,
         **plan.figures,
         "terms": [dataclasses.asdict(term) for term in memory.terms],
         "devices": [

@@ -151,6 +151,8 @@ class Plan:
     """One line that says why this plan can be shown but not applied; None: it can be applied."""
     devices: tuple[MemoryPlan, ...] = ()
     """The memory plan of each device, in the order of `gpus`; of RAM alone without any."""
+    ram_beside_bytes: int = 0
+    """What stays in RAM beside cards."""
     parameters: dict[str, Any] = field(default_factory=dict)
     """Engine settings that launch.py turns into flags, in neutral words (threads, batch, ...)."""
     figures: dict[str, Any] = field(default_factory=dict)
@@ -170,7 +172,7 @@ class Plan:
         """What the service takes of the node's RAM for weights and cache."""
         if not self.gpus:
             return self.memory.needed_bytes
-        return int(self.parameters.get("ram_experts_bytes", 0))
+        return self.ram_beside_bytes
 
     @property
     def on_gpu(self) -> bool:

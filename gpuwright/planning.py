@@ -56,6 +56,7 @@ def plan_of(site: Site, best: Candidate, why_not: tuple[Rejection, ...]) -> Plan
         max_num_seqs=best.fit.max_num_seqs,
         memory=details.memory,
         devices=details.devices,
+        ram_beside_bytes=details.ram_bytes,
         files=tuple(
             ModelFile(path=file.path, bytes=file.bytes, sha256=file.sha256, sources=file.sources)
             for file in chosen.checkpoint.files or ()

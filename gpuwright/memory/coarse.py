@@ -103,7 +103,9 @@ def _fit(request: MemoryRequest, *, experts_in_ram: int) -> Fit | Reason:
         max_model_len=tokens,
         max_num_seqs=sequences,
         kv_cache_tokens=cached,
-        details=partial(_details, request, tokens, cached, per_token, state, workspace, weights),
+        details=partial(
+            _details, request, tokens, cached, per_token, state, workspace, experts_in_ram
+        ),
     )
 
 
@@ -114,11 +116,12 @@ def _details(
     per_token: int,
     state: int,
     workspace: int,
-    weights: int,
+    experts_in_ram: int,
 ) -> Details:
     terms, device, size = request.terms, request.smallest, request.tensor_parallel_size
     assert terms is not None
     sequences, draft = request.sequences, request.draft
+    weights = ceil((request.weights_bytes - experts_in_ram) / size)
     beside = ceil(draft.weights_bytes / size) if draft is not None else 0
     found = [
         MemoryTerm(name=WEIGHTS, bytes=weights, note=f"over {size}"),
@@ -139,6 +142,7 @@ def _details(
     return Details(
         memory=memory,
         devices=on_each(request, memory),
+        ram_bytes=experts_in_ram + request.host_bytes if experts_in_ram else 0,
         figures=token_figures(
             memory,
             weights_bytes=weights,

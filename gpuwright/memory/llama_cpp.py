@@ -312,20 +312,20 @@ class _Placing:
                     return slots
         return None
 
-    def _ram_bytes(self) -> int:
-        """RAM beside the experts, where some are there."""
+    def _ram_bytes(self, slots: int) -> int:
+        """RAM that is taken beside the experts that are there."""
         beside = self.request.host_bytes + CPU_RUNTIME_BYTES + self.prompt_cache
-        return beside + self._saved_bytes(self.request.sequences)
+        return beside + self._saved_bytes(slots)
 
     def most_in_ram(self) -> int:
         """Of how many layers RAM holds the experts."""
         request = self.request
-        room = usable_bytes(request.ram_available_bytes) - self._ram_bytes()
+        room = usable_bytes(request.ram_available_bytes) - self._ram_bytes(request.sequences)
         return max(0, min(self.moe, room * self.moe // request.expert_bytes))
 
     def ram_shortage(self) -> OutOfMemory | None:
         request = self.request
-        needed = with_spare(self.ram_experts_bytes + self._ram_bytes())
+        needed = with_spare(self.ram_experts_bytes + self._ram_bytes(request.sequences))
         if not self.in_ram or needed <= request.ram_available_bytes:
             return None
         return OutOfMemory(
@@ -406,6 +406,7 @@ class _Placing:
         return Details(
             memory=memory,
             devices=devices,
+            ram_bytes=self.ram_experts_bytes + self._ram_bytes(slots) if request.on_gpu else 0,
             figures=Figures(
                 weights_bytes=memory.bytes_of(WEIGHTS),
                 kv_cache_bytes=memory.bytes_of(KV_CACHE),

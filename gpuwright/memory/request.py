@@ -193,6 +193,8 @@ class Details:
     figures: Figures
     devices: tuple[MemoryPlan, ...]
     """Of each device, in the order of the request."""
+    ram_bytes: int = 0
+    """What stays in RAM beside cards."""
     parameters: dict[str, Any] = field(default_factory=dict)
     """Settings of the engine that the plan stands on, in neutral words."""
     warnings: tuple[str, ...] = ()

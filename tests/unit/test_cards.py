@@ -3,14 +3,30 @@
 import copy
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpuwright.launch import launch
 from gpuwright.layout import Layout
 from gpuwright.plan import Plan
 from gpuwright.refusals import WantError
-from gpuwright.site import UNTOLD_BYTES
+from gpuwright.site import UNTOLD_BYTES, ram_memory
 from tests.unit.decisions import GIB, decided, planned, refused, setting, warnings_of, why_not
+from tests.unit.sketched import decided_on
 from tools.golden import WANTS, golden
+
+RIG_CARDS = [
+    "GTX 1080 Ti",
+    "Tesla P40",
+    "Tesla T4",
+    "RTX 3060 12GB",
+    "RTX 3090",
+    "RTX 4060 Ti 16GB",
+    "RTX 4090",
+    "RTX 5090",
+    "A100 PCIe 80GB",
+    "H100 PCIe",
+]
 
 # Drivers, cards and wheels
 
@@ -299,3 +315,28 @@ def test_a_pinned_tensor_parallel_size_is_honoured_or_refused():
     assert any(reason.endswith("found the CPU alone") for reason in refusal.reasons)
     refusal = refused("1x3090", {"engine": "llama.cpp", "tensor_parallel_size": 2})
     assert any("which splits layers" in reason for reason in refusal.reasons)
+
+
+# What a plan leaves free
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.sampled_from(RIG_CARDS), min_size=0, max_size=3),
+    st.sampled_from([16, 48, 96, 256]),
+    st.sampled_from(["qwen3.6-27b", "qwen3.6-35b-a3b", "gemma-4-31b", "gpt-oss-120b", "auto"]),
+    st.sampled_from([None, "vllm", "sglang", "llama.cpp", "tensorrt-llm"]),
+    st.sampled_from([None, 16384, 131072]),
+)
+def test_every_device_of_any_rigs_plan_keeps_2_percent(cards, ram, model, engine, context):
+    data = {"model": model, "engine": engine, "max_model_len": context}
+    said = {key: value for key, value in data.items() if value not in (None, "auto")}
+    plan = decided_on(cards, said, memory_gib=ram)
+    if not isinstance(plan, Plan):
+        return
+    outside = plan.figures["reserve_bytes"] - plan.memory.margin_bytes
+    assert len(plan.devices) == max(1, len(plan.gpus))
+    for each in plan.devices:
+        assert (each.margin_bytes + outside) * 100 >= each.available_bytes * 2
+    if plan.on_gpu:
+        assert plan.ram_bytes * 100 <= ram_memory(ram * GIB).available_bytes * 98

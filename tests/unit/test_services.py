@@ -67,6 +67,17 @@ def test_two_services_on_the_cpu_share_its_ram():
     assert second.memory.available_bytes < first.memory.available_bytes
 
 
+@pytest.mark.parametrize(("ram", "both"), [(14, False), (64, True)])
+def test_a_second_service_has_the_ram_that_the_first_ones_experts_leave(ram, both):
+    asked = {"model": "qwen3.6-35b-a3b", "engine": "llama.cpp", "max_model_len": 16384}
+    cards = ["RTX 3060 12GB"] * 2
+    first, second = decided(cards, {**asked, "gpus": 0}, {**asked, "gpus": 1}, memory_gib=ram)
+    assert isinstance(first, Plan)
+    assert first.parameters["cpu_expert_layers"] > 0
+    assert first.ram_bytes > 6 * 2**30
+    assert isinstance(second, Plan) is both
+
+
 @pytest.mark.parametrize(
     ("second", "fault"),
     [
