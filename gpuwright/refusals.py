@@ -6,7 +6,8 @@ A Reason carries values and says one sentence: subject, what is needed, what was
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Protocol
 
 from gpuwright.plan import Rejection
@@ -337,13 +338,20 @@ def rejection_of(candidate: str, reason: Reason) -> Rejection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal:
-    """No plan can be: what the node lacks, or why every candidate failed."""
+    """No plan can be: what the node lacks, or why every candidate failed.
+
+    What would help is tried before it is offered, so it is worked out only where it is asked for.
+    """
 
     model: str
     summary: str
     reasons: tuple[str, ...]
-    remedies: tuple[str, ...] = ()
+    offers: Callable[[], tuple[str, ...]] = field(compare=False, repr=False)
     why_not: tuple[Rejection, ...] = ()
+
+    @property
+    def remedies(self) -> tuple[str, ...]:
+        return self.offers()
 
     def sentence(self) -> str:
         """The gist in one line, for an error message that has only one."""
@@ -364,11 +372,16 @@ def refuse(
     """A Refusal from reasons with its remedies in their order, each once. Those that can be tried
     stand there if they help."""
     reasons = tuple(reasons)
-    remedies = (each for reason in reasons for each in reason.remedies())
+
+    @cache
+    def offers() -> tuple[str, ...]:
+        remedies = (each for reason in reasons for each in reason.remedies())
+        return tuple(that_help(remedies, helps))
+
     return Refusal(
         model=model,
         summary=summary,
         reasons=tuple(dict.fromkeys(reason.sentence() for reason in reasons)),
-        remedies=tuple(that_help(remedies, helps)),
+        offers=offers,
         why_not=tuple(why_not),
     )
