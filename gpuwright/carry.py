@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwright import capture
+from gpuwright.captured import BEGIN
 from gpuwright.layout import Layout
 from gpuwright.shrink import reduced, without_prose
 
@@ -168,7 +169,7 @@ def parse(lines: Iterable[str]) -> dict[str, Any]:
     lines = list(lines)
     for place in range(len(lines) - 1, -1, -1):
         text = lines[place].strip()
-        if text == capture.BEGIN:
+        if text == BEGIN:
             return capture.document(lines[place:])
         if text.startswith("{") and text.endswith("}"):
             try:

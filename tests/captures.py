@@ -84,6 +84,8 @@ def build(into: Path, found: Mapping[str, str], exits: Mapping[str, int] | None 
         _put(into / "root/proc/1/comm", "systemd\n")
         (into / "root/run/systemd/system").mkdir(parents=True)
     _put(into / "root/dev/null", "")
+    if "dmesg" in found:
+        _put(into / "root/dev/kmsg", found["dmesg"])
     container = found.get("systemd-detect-virt", "none").strip()
     if container in ("lxc", "docker", "systemd-nspawn", "podman"):
         _put(into / "root/run/systemd/container", container)
