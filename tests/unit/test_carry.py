@@ -121,6 +121,21 @@ def test_a_python_that_is_too_old_leaves_the_look_to_the_shell(tmp_path: Path):
     assert (answer["by"], answer["python"]["version"]) == ("shell", "3.7.3")
 
 
+@pytest.mark.parametrize("status", [2, 127, 139])
+def test_a_python_that_does_not_run_leaves_the_look_to_the_shell(tmp_path: Path, status: int):
+    broken = tmp_path / "python3"
+    broken.write_text(f"#!/bin/sh\necho libpython3.11.so.1.0: cannot open >&2\nexit {status}\n")
+    broken.chmod(0o755)
+    finished = subprocess.run(
+        ["/bin/sh", "-c", carry.command("probe", {})],
+        capture_output=True,
+        text=True,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+    )
+    answer = carry.parse(finished.stdout.splitlines())
+    assert (finished.returncode, answer["by"], answer["python"]["version"]) == (0, "shell", None)
+
+
 def test_the_bootstrap_parses_in_a_python_that_is_too_old_for_the_programs():
     assert ast.parse(carry._BOOTSTRAP, feature_version=(3, 4))
     assert not [n for n in ast.walk(ast.parse(carry._BOOTSTRAP)) if isinstance(n, ast.JoinedStr)]

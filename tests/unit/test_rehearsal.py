@@ -153,6 +153,16 @@ def test_odd_answer_of_a_probe_is_one_clear_line(tmp_path: Path, deploy: str) ->
     assert done.lines_of("@fake/cpu") == []
 
 
+def test_a_node_whose_python_does_not_run_is_explained_and_not_served_on(tmp_path: Path) -> None:
+    seen = golden.document("cpu-debian12") | {"by": "shell"}
+    hosts = written(tmp_path, fake("mute", json.dumps(seen)))
+    assert pyinfra("-y", hosts, EXPLAIN).status == 0
+    done = pyinfra("-y", hosts, SERVE)
+    assert done.status != 0
+    (line,) = done.lines_of("@fake/mute")
+    assert f"{NEEDED}, found one that does not run" in line
+
+
 def test_odd_answer_of_the_only_host_is_one_clear_line(tmp_path: Path) -> None:
     done = pyinfra("-y", written(tmp_path, fake("odd", "hello")), SERVE)
     assert done.status != 0
