@@ -73,6 +73,8 @@ class Host:
     """`open` or `proprietary`: which of NVIDIA's kernel modules is loaded."""
     gpus: tuple[Gpu, ...]
     pci_vendors: tuple[str, ...]
+    device_nodes: frozenset[str] | None
+    """NVIDIA's files below /dev."""
     os_id: str | None
     os_version: str | None
     os_name: str | None
@@ -126,6 +128,7 @@ class Host:
             pci_vendors=tuple(
                 (entry.get("id", str) or "").split(":")[0] for entry in gpus.children("pci")
             ),
+            device_nodes=_device_nodes(gpus),
             os_id=system.get("id", str),
             os_version=system.get("version_id", str),
             os_name=system.get("name", str, None),
@@ -152,6 +155,11 @@ class Host:
     def has_card(self) -> bool:
         """Whether an NVIDIA card is there, whatever the driver says."""
         return self.gpu_status != "no_gpu"
+
+
+def _device_nodes(gpus: Reader) -> frozenset[str] | None:
+    nodes = gpus.get("device_nodes", list, None)
+    return None if nodes is None else frozenset(str(node) for node in nodes)
 
 
 def _flavour(root: Reader) -> str | None:

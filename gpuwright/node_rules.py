@@ -11,6 +11,7 @@ from gpuwright.engine_rows import BuildRow, ReleaseRow
 from gpuwright.host import Entry, Host, Listener
 from gpuwright.layout import Layout
 from gpuwright.model_rows import CheckpointRow
+from gpuwright.onnode.machine import CONTAINERS
 from gpuwright.refusals import DiskTooSmall, GpusUnusable, Needs, PortTaken, Reason, Unlisted
 from gpuwright.versions import at_least
 from gpuwright.want import Want
@@ -22,6 +23,7 @@ DISK_MARGIN_BYTES = 2**30
 ENGINE_BYTES = 256 * 2**20
 """Room for a finished build of llama.cpp, with what the filesystem adds."""
 
+_UVM = "/dev/nvidia-uvm"
 _WRITABLE_BY_OTHERS = 0o022
 _READABLE_BY_ALL = 0o005
 _UNKNOWN_MODE = 0o777
@@ -55,12 +57,27 @@ def node_reasons(host: Host, want: Want, matrix: Matrix) -> Iterator[Reason]:
         yield Needs(subject="Python", needed=f">= {MIN_PYTHON}", found=host.python or "none")
     yield from _port_taken(host, want)
     yield from _directory_reasons(host, want)
+    yield from filter(None, (_uvm_reason(host, want),))
     if host.gpu_status not in ("ok", "no_gpu") and not want.cpu_only:
         yield GpusUnusable(
             status=host.gpu_status,
             detail=host.gpu_detail,
             help=GPU_REMEDIES[host.gpu_status],
         )
+
+
+def _uvm_reason(host: Host, want: Want) -> Reason | None:
+    """A container has the files in /dev that its host passed; on its own, a node makes them."""
+    nodes = host.device_nodes
+    passed = host.virtualization in CONTAINERS and host.virtualization != "wsl"
+    if want.cpu_only or not host.gpus or nodes is None or not passed or _UVM in nodes:
+        return None
+    return Needs(
+        subject=f"container ({host.virtualization})",
+        needed=f"{_UVM} from its host, without which CUDA does not start",
+        found=", ".join(sorted(nodes)) or "no file of NVIDIA's in /dev",
+        help=f"{_UVM} passed into the container",
+    )
 
 
 def _directory_reasons(host: Host, want: Want) -> Iterator[Reason]:

@@ -19,7 +19,8 @@ from gpuwright.onnode.kernel_log import xids
 from gpuwright.onnode.nvml import ask, library_in_reach
 from gpuwright.onnode.tree import Tree
 
-_TRACES = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")
+_CONTROL = "/dev/nvidiactl"
+_TRACES = ("/proc/driver/nvidia", _CONTROL, "/dev/dxg")
 _SECONDS = 3.0
 _CARD_SECONDS = 2.0
 """A card that nothing keeps awake takes more than a second to start."""
@@ -106,6 +107,11 @@ class Cards:
             )
         if code == LOST:
             return "gpu_lost", f"a GPU has fallen off the bus ({error}): see the kernel log for Xid"
+        if code == DRIVER_NOT_LOADED and module is not None and not self.tree.exists(_CONTROL):
+            remedy = "pass /dev/nvidia* into this container" if container else "nvidia-modprobe"
+            return "no_driver", (
+                f"the NVIDIA kernel module {module} is loaded, but {_CONTROL} is not here: {remedy}"
+            )
         if code in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND):
             return _without_driver(self.nvidia, self.pci, module, code)
         if code == NO_PERMISSION:

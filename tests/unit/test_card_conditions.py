@@ -128,6 +128,34 @@ def test_a_guest_s_part_of_a_card_is_warned_about():
     assert "virtual-gpu-without-a-licence" not in hazards(passed_through)
 
 
+# Containers
+
+
+def container(kind, *nodes):
+    def change(node):
+        node["virtualization"] = kind
+        node["gpus"]["device_nodes"] = list(nodes)
+        node["gpus"]["devices"][0]["processes"] = None
+
+    return change
+
+
+def test_a_container_without_uvm_is_refused_unless_the_cpu_is_to_serve():
+    change = container("lxc", "/dev/nvidia0", "/dev/nvidiactl")
+    refusal = refused("1x3090", MODEL, change)
+    assert (
+        "container (lxc): needs /dev/nvidia-uvm from its host, without which CUDA does not start, "
+        "found /dev/nvidia0, /dev/nvidiactl"
+    ) in refusal.reasons
+    assert planned("1x3090", {"gpus": "none"}, change)
+
+
+@pytest.mark.parametrize("kind", ["lxc", "wsl", "none"])
+def test_the_file_is_asked_for_in_containers_alone(kind):
+    nodes = ("/dev/dxg",) if kind == "wsl" else ("/dev/nvidia-uvm",) if kind == "lxc" else ()
+    assert planned("1x3090", MODEL, container(kind, *nodes)).gpus
+
+
 # Connections
 
 

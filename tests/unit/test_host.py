@@ -117,6 +117,12 @@ PATHS = [
     ("gpus", "devices", 0, "memory_total_bytes"),
     ("gpus", "devices", 0, "compute_capability"),
     ("gpus", "devices", 0, "name"),
+    *(
+        ("gpus", "devices", 0, key)
+        for key in ("mig", "vgpu", "display_active", "health", "xids", "power", "pcie")
+    ),
+    ("gpus", "pairs"),
+    ("gpus", "device_nodes"),
 ]
 WRONG = st.none() | st.booleans() | st.integers() | st.text(max_size=4) | st.just([1]) | st.just({})
 

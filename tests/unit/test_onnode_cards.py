@@ -1,9 +1,14 @@
 """What is told of each card and each pair: the real pynvml on a stand-in library."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from gpuwright.onnode.kernel_log import xids
+from gpuwright.onnode.tree import Tree
 from tests.nvml import rigs
 from tests.unit.gpu_rig import VERSION, gpus, pci, process, two_cards
 from tests.unit.onnode_rig import put
@@ -223,6 +228,23 @@ def test_the_xids_of_this_boot_are_told_per_card(node: Path, tmp_path: Path, lib
     first, second = found["devices"]
     assert (first["xids"], first["health"]) == ([31], "ok")
     assert (second["xids"], second["health"]) == ([79, 154], "failing")
+
+
+@given(st.lists(st.binary(max_size=60) | st.just(b"NVRM: Xid (PCI:0000:01:00): "), max_size=9))
+def test_whatever_is_in_the_kernel_log_gives_numbers_of_cards(parts: list[bytes]):
+    with tempfile.TemporaryDirectory() as folder:
+        put(Path(folder), {"/dev/kmsg": b"".join(parts)})
+        found = xids(Tree(folder))
+    assert found is not None
+    for address, numbers in found.items():
+        assert address == "0000:01:00"
+        assert all(0 <= number < 100_000 for number in numbers)
+
+
+def test_a_kernel_log_that_cannot_be_read_is_unknown(tmp_path: Path):
+    assert xids(Tree(str(tmp_path))) is None
+    put(tmp_path, {"/dev/kmsg/not-a-file": ""})
+    assert xids(Tree(str(tmp_path))) is None
 
 
 def test_a_lost_card_is_named_with_its_xids_and_the_healthy_rest(

@@ -109,6 +109,22 @@ def test_a_user_who_may_not_ask_is_told_so(node: Path, tmp_path: Path, library: 
     assert "may not be asked by this user" in found["detail"]
 
 
+@pytest.mark.parametrize(
+    ("container", "remedy"),
+    [("lxc\n", "pass /dev/nvidia* into this container"), ("", "nvidia-modprobe")],
+)
+def test_a_loaded_module_without_its_files_in_dev_is_told_apart(
+    node: Path, tmp_path: Path, library: Path, container: str, remedy: str
+):
+    if container:
+        put(node, {"/run/systemd/container": container})
+    found = gpus(node, tmp_path, library, rigs.NOT_LOADED)
+    assert found["status"] == "no_driver"
+    assert found["detail"] == (
+        f"the NVIDIA kernel module 580.95.05 is loaded, but /dev/nvidiactl is not here: {remedy}"
+    )
+
+
 def test_another_driver_is_named(tmp_path: Path, library: Path):
     pci(tmp_path / "node", "0000:01:00.0", "0x10de", "0x2204", "0x030000", "nouveau")
     found = gpus(tmp_path / "node", tmp_path, library, rigs.NOT_LOADED)
