@@ -81,14 +81,14 @@ def driven(gpu: Gpu, host: Host, matrix: Matrix) -> Reason | None:
     """The driver knows the card's generation, and is of the flavour that the card takes."""
     reason = _generation(gpu, host.driver_version, matrix)
     row = matrix.gpu(gpu)
-    if reason is not None or row is None or host.driver_flavour is None:
+    if reason is not None or row is None or host.driver.flavour is None:
         return reason
-    if row.kernel_module in (None, KernelModule.EITHER, host.driver_flavour):
+    if row.kernel_module in (None, KernelModule.EITHER, host.driver.flavour):
         return None
     return Needs(
         subject=f"kernel module for {gpu.name}",
         needed=f"NVIDIA's {row.kernel_module} one",
-        found=f"the {host.driver_flavour} one",
+        found=f"the {host.driver.flavour} one",
         help=f"the driver with its {row.kernel_module} kernel module",
         row=row.id,
     )

@@ -14,7 +14,10 @@ _VERSION = re.compile(r"\d+(?:\.\d+)*", re.ASCII)
 
 
 class Reader:
-    """A mapping in the document with its path. Values may be null, which is unknown: None."""
+    """A mapping in the document with its path. Values may be null, which is unknown: None.
+
+    `unknown`: what is absent from it, and from what it holds, is unknown as well.
+    """
 
     def __init__(self, value: object, path: str, *, unknown: bool = False) -> None:
         if not isinstance(value, Mapping):
@@ -64,9 +67,9 @@ class Reader:
 
     def child(self, key: str) -> Reader:
         """The mapping at `key`; where it is null, everything in it is unknown."""
-        if self.value.get(key, _REQUIRED) is None:
+        if self.value.get(key, None if self.unknown else _REQUIRED) is None:
             return Reader({}, self.at(key), unknown=True)
-        return Reader(self.value.get(key), self.at(key))
+        return Reader(self.value.get(key), self.at(key), unknown=self.unknown)
 
     def part(self, key: str) -> Reader:
         """The mapping at `key`; empty where an older document, or a sketch, has none."""
@@ -74,7 +77,10 @@ class Reader:
 
     def children(self, key: str) -> list[Reader]:
         entries = self.get(key, list) or []
-        return [Reader(entry, f"{self.at(key)}[{n}]") for n, entry in enumerate(entries)]
+        return [
+            Reader(entry, f"{self.at(key)}[{n}]", unknown=self.unknown)
+            for n, entry in enumerate(entries)
+        ]
 
     def entries(self, key: str) -> list[tuple[str, Reader | None]]:
         entries = self.get(key, dict) or {}

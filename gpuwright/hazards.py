@@ -49,8 +49,16 @@ def surroundings(
         driver=host.driver_version,
         virtualization=host.virtualization,
         cpu=host.cpu_model,
+        compiler=compiler_of(host),
         ram_bytes=host.memory_total_bytes,
     )
+
+
+def compiler_of(host: Host) -> Compiler:
+    """Whether a unit finds nvcc; ninja is a package of each engine's own environment."""
+    if host.outfit.tools is None:
+        return Compiler.UNKNOWN
+    return Compiler.PRESENT if "nvcc" in host.outfit.tools else Compiler.ABSENT
 
 
 _NOWHERE = Surroundings()

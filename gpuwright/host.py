@@ -10,6 +10,8 @@ from typing import Any
 
 from gpuwright.cards import Gpu, read_cards
 from gpuwright.document import Reader
+from gpuwright.driver_state import DriverState
+from gpuwright.outfit import Outfit
 from gpuwright.quoting import quoted
 from gpuwright.refusals import HostError
 
@@ -38,6 +40,8 @@ class Listener:
 class Disk:
     mount: str
     free_bytes: int
+    read_only: bool = False
+    noexec: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,8 +73,7 @@ class Host:
     gpu_status: str
     gpu_detail: str
     driver_version: str | None
-    driver_flavour: str | None
-    """`open` or `proprietary`: which of NVIDIA's kernel modules is loaded."""
+    driver: DriverState
     gpus: tuple[Gpu, ...]
     pci_vendors: tuple[str, ...]
     device_nodes: frozenset[str] | None
@@ -81,6 +84,7 @@ class Host:
     architecture: str | None
     glibc: str | None
     python: str | None
+    outfit: Outfit
     cpu_model: str | None
     cpu_threads: int | None
     cpu_flags: frozenset[str]
@@ -118,7 +122,7 @@ class Host:
             gpu_status=status,
             gpu_detail=gpus.get("detail", str) or "",
             driver_version=gpus.version("driver_version"),
-            driver_flavour=_flavour(root),
+            driver=DriverState.read(root, system.get("kernel", str, None)),
             gpus=read_cards(
                 gpus,
                 virtualization in OWN_KERNEL,
@@ -135,10 +139,11 @@ class Host:
             architecture=system.get("architecture", str),
             glibc=root.version("glibc"),
             python=python.version("version"),
+            outfit=Outfit.read(root),
             cpu_model=cpu.get("model", str),
             cpu_threads=cpu.count("threads"),
             cpu_flags=frozenset(str(flag) for flag in cpu.get("flags", list) or ()),
-            memory_total_bytes=memory.count("total_bytes"),
+            memory_total_bytes=_memory(memory),
             memory_available_bytes=memory.count("available_bytes"),
             systemd_running=bool(systemd.get("running", bool)),
             systemd_version=systemd.get("version", int),
@@ -162,10 +167,10 @@ def _device_nodes(gpus: Reader) -> frozenset[str] | None:
     return None if nodes is None else frozenset(str(node) for node in nodes)
 
 
-def _flavour(root: Reader) -> str | None:
-    driver = Reader(root.get("driver", dict, None) or {}, root.at("driver"))
-    flavour: str | None = driver.get("flavour", str, None)
-    return flavour
+def _memory(memory: Reader) -> int | None:
+    """RAM, or what a container may use of it where that is less."""
+    total, limit = memory.count("total_bytes"), memory.count("limit_bytes", None)
+    return min(total, limit) if total and limit else total
 
 
 def _service(root: Reader) -> Service | None:
@@ -209,7 +214,14 @@ def _disk(entry: Reader | None) -> Disk | None:
     if entry is None:
         return None
     free = entry.count("free_bytes")
-    return None if free is None else Disk(mount=entry.get("mount", str) or "?", free_bytes=free)
+    if free is None:
+        return None
+    return Disk(
+        mount=entry.get("mount", str) or "?",
+        free_bytes=free,
+        read_only=bool(entry.get("read_only", bool, None)),
+        noexec=bool(entry.get("noexec", bool, None)),
+    )
 
 
 def _listener(entry: Reader) -> Listener:

@@ -58,11 +58,12 @@ def node_reasons(host: Host, want: Want, matrix: Matrix) -> Iterator[Reason]:
     yield from _port_taken(host, want)
     yield from _directory_reasons(host, want)
     yield from filter(None, (_uvm_reason(host, want),))
+    yield from _mount_reasons(host, want)
     if host.gpu_status not in ("ok", "no_gpu") and not want.cpu_only:
         yield GpusUnusable(
             status=host.gpu_status,
             detail=host.gpu_detail,
-            help=GPU_REMEDIES[host.gpu_status],
+            help=_gpu_remedy(host),
         )
 
 
@@ -78,6 +79,32 @@ def _uvm_reason(host: Host, want: Want) -> Reason | None:
         found=", ".join(sorted(nodes)) or "no file of NVIDIA's in /dev",
         help=f"{_UVM} passed into the container",
     )
+
+
+def _gpu_remedy(host: Host) -> str:
+    known = host.driver.remedy() if host.gpu_status == "no_driver" else None
+    return known or GPU_REMEDIES[host.gpu_status]
+
+
+def _mount_reasons(host: Host, want: Want) -> Iterator[Reason]:
+    """What is written to must be writable, and engines must be allowed to run where they lie."""
+    layout = want.layout
+    for path in dict.fromkeys((layout.engines, layout.model_store, layout.cache)):
+        disk = host.disks.get(path)
+        if disk is not None and disk.read_only:
+            yield Needs(
+                subject=f"filesystem {disk.mount} below {path}",
+                needed="one that can be written to",
+                found="mounted read-only",
+                help=f"mount -o remount,rw {disk.mount}, or what the kernel log says of it",
+            )
+        elif disk is not None and disk.noexec and path == layout.engines:
+            yield Needs(
+                subject=f"filesystem {disk.mount} below {path}",
+                needed="one whose programs may run",
+                found="mounted noexec",
+                help=f"mount -o remount,exec {disk.mount}",
+            )
 
 
 def _directory_reasons(host: Host, want: Want) -> Iterator[Reason]:

@@ -13,7 +13,9 @@ from gpuwright.feature_choice import VISION
 from gpuwright.feature_rows import FeatureSupport
 from gpuwright.features import filled, support_of
 from gpuwright.fitting import Candidate
-from gpuwright.hazards import is_applied
+from gpuwright.hazard_rows import Compiler
+from gpuwright.hazards import compiler_of, is_applied
+from gpuwright.host import OWN_KERNEL
 from gpuwright.memory.request import Details
 from gpuwright.memory_request import SHARE_CAP
 from gpuwright.pace import tokens_per_second
@@ -214,7 +216,7 @@ def _backend_reason(site: Site, best: Candidate) -> str:
     engine, backend = best.combination.release.engine, best.backend.backend
     if site.pins.attention_backend is not None:
         return "pinned"
-    if taken_by_itself(best.combination, best.kv, backend):
+    if taken_by_itself(site, best.combination, best.kv, backend):
         return f"what {engine} takes here by itself"
     return f"holds the pinned {best.kv.id} cache, and {engine} takes it only if told to"
 
@@ -252,8 +254,17 @@ def _remarks(site: Site, best: Candidate, details: Details) -> Iterator[str]:
             yield f"{gpu.label} draws a desktop: what its windows take comes and goes"
     if chosen.tensor_parallel_size > 1 and compat.equal_cards(chosen.gpus) is not None:
         yield "tensors are split over unequal cards: the smaller sets the size of each share"
-    if best.backend.needs:
+    if best.backend.needs and compiler_of(host) is not Compiler.PRESENT:
         yield f"attention backend {best.backend.backend} needs {best.backend.needs}"
+    if chosen.gpus:
+        yield from host.driver.remarks()
+        if chosen.release.python and host.outfit.lacks_headers(host.python):
+            minor = ".".join((host.python or "").split(".")[:2])
+            yield (
+                f"Python {minor} of this node has no Python.h, which kernels are compiled against "
+                f"at start: the package python{minor}-dev brings it"
+            )
+    yield from host.outfit.remarks(own_clock=host.virtualization in OWN_KERNEL)
     if want.cpu_only and host.has_card:
         yield "`gpus: none`: the card of this node stays unused"
     if not chosen.gpus and "avx2" not in host.cpu_flags:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gpuwright import attention, compat
-from gpuwright.attention_rows import AttentionBackendRow
+from gpuwright.attention_rows import AttentionBackendRow, Toolchain
 from gpuwright.drafting import draftings
 from gpuwright.feature_choice import exclusion, features_of
-from gpuwright.hazards import Possible, possible
+from gpuwright.hazard_rows import Compiler
+from gpuwright.hazards import Possible, compiler_of, possible
 from gpuwright.model_rows import LayerKind
 from gpuwright.refusals import Reason
 from gpuwright.rows import KvCacheDtypeRow
@@ -49,6 +50,7 @@ class _Question:
         self.site, self.combination, self.cards = site, combination, cards
         self.key = (
             site.taste,
+            compiler_of(site.host),
             combination.release,
             combination.tag,
             combination.checkpoint,
@@ -135,7 +137,7 @@ def _backend(
     site: Site, combination: Combination, kv: KvCacheDtypeRow
 ) -> AttentionBackendRow | Reason:
     """The backend that the engine takes by itself, or the pinned one, if it fits every card."""
-    asked, release, pins = _asked(combination, kv), combination.release, site.pins
+    asked, release, pins = _asked(site, combination, kv), combination.release, site.pins
     rows = site.matrix.backends(release.engine)
     found = attention.chosen(release, rows, asked, pinned=pins.attention_backend)
     if isinstance(found, AttentionBackendRow) or pins.attention_backend or not pins.kv_cache_dtype:
@@ -144,14 +146,17 @@ def _backend(
     return attention.beyond(release, rows, asked) or found
 
 
-def taken_by_itself(combination: Combination, kv: KvCacheDtypeRow, backend: str) -> bool:
+def taken_by_itself(
+    site: Site, combination: Combination, kv: KvCacheDtypeRow, backend: str
+) -> bool:
     """Whether the engine would try `backend` here if nobody told it to."""
-    return backend in attention.order(combination.release, _asked(combination, kv)[0])
+    return backend in attention.order(combination.release, _asked(site, combination, kv)[0])
 
 
-def _asked(combination: Combination, kv: KvCacheDtypeRow) -> list[attention.Asked]:
+def _asked(site: Site, combination: Combination, kv: KvCacheDtypeRow) -> list[attention.Asked]:
     """What is asked of attention, on each kind of card."""
     architecture = combination.model.architecture
+    absent = compiler_of(site.host) is Compiler.ABSENT
     return [
         attention.Asked(
             capability=capability,
@@ -161,6 +166,7 @@ def _asked(combination: Combination, kv: KvCacheDtypeRow) -> list[attention.Aske
             sliding=bool(architecture.of(LayerKind.SLIDING)),
             sinks=architecture.sinks,
             family=combination.model.family,
+            toolchain=Toolchain.NONE if absent else Toolchain.NVCC,
         )
         for capability in combination.capabilities or (None,)
     ]
