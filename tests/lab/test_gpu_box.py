@@ -81,7 +81,7 @@ def box(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
             target.symlink_to(library.readlink())
         else:
             target.write_bytes(library.read_bytes())
-    node.run(["ldconfig"])
+    node.run("ldconfig && touch /dev/nvidia0 /dev/nvidia1 /dev/nvidiactl /dev/nvidia-uvm")
     made = Box(node, folder)
     made.rig(rigs.TWO_3090)
     run(made.hosts)
