@@ -12,6 +12,11 @@ from facts.node import Node, Reachable
 _T = TypeVar("_T")
 _PARALLEL = 20
 _PROBE_SECONDS = 120
+_UNANSWERED = (
+    "sudo asks for a password, and nobody is here to type it: `_sudo_password` in the host's data, "
+    "or NOPASSWD in its sudoers"
+)
+_NOT_LET_IN = "the probe gave no answer under sudo: the password is another, or sudo is not allowed"
 
 
 def documents(state: State, specs: Iterable[tuple[Host, dict[str, Any]]]) -> dict[Host, Any]:
@@ -20,7 +25,13 @@ def documents(state: State, specs: Iterable[tuple[Host, dict[str, Any]]]) -> dic
     def ask(host: Host, spec: dict[str, Any]) -> Any:
         # A node that goes silent must not hold up the others for ever; hashing may take its time.
         timeout = None if spec["verify"] == "full" else _PROBE_SECONDS
-        found = host.get_fact(Node, spec=spec, _ignore_errors=True, _timeout=timeout)
+        try:
+            found = host.get_fact(Node, spec=spec, _ignore_errors=True, _timeout=timeout)
+        except EOFError:
+            # pyinfra asks at the terminal for a password that the host's data do not have.
+            return {"ok": False, "error": _UNANSWERED}
+        if host.data.get("_sudo") and found in (None, Node.default()):
+            return {"ok": False, "error": _NOT_LET_IN}
         return found or Node.default()
 
     return _each(state, list(specs), ask)
