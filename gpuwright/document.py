@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from gpuwright.quoting import quoted
+from gpuwright.quoting import quoted, sentence
 from gpuwright.refusals import HostError
 
 _REQUIRED = object()
@@ -48,12 +48,20 @@ class Reader:
         return value
 
     def amount(self, key: str) -> float | None:
-        """A number of any kind, never below 0; None where a document has none."""
+        """A number of any kind, from 0 to a billion; None where a document has none."""
         value = self.value.get(key)
-        known = isinstance(value, (int, float)) and type(value) is not bool and value >= 0
-        if value is None or known:
-            return None if value is None else float(value)
-        raise HostError(f"{self.at(key)}: needs a number of 0 or more, found {value!r:.40}")
+        if value is None:
+            return None
+        if isinstance(value, (int, float)) and type(value) is not bool and 0 <= value <= 10**9:
+            return float(value)
+        raise HostError(f"{self.at(key)}: needs a number of 0 or more, found {quoted(value)}")
+
+    def texts(self, key: str) -> tuple[str, ...] | None:
+        """A list of texts, printable; None where a document has none."""
+        found = self.get(key, list, None)
+        if found is None:
+            return None
+        return tuple(sentence(each) if isinstance(each, str) else quoted(each) for each in found)
 
     def version(self, key: str) -> str | None:
         """The leading numbers of a version: Python's own may end in `rc1` or `+`."""

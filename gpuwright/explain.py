@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from gpuwright.cards import Gpu
 from gpuwright.catalogue import Matrix
 from gpuwright.host import Host
 from gpuwright.model_rows import Role
@@ -11,6 +12,8 @@ from gpuwright.plan import KV_CACHE, WEIGHTS, MemoryPlan, Plan, Rejection, shown
 from gpuwright.refusals import Refusal, gib
 from gpuwright.sizes import size_words
 
+FULL_PERCENT, FULL_LANES = 100, 16
+"""Of a card that is not held down: what needs no word."""
 MANY = 100
 """Rejections of one model on one node that a person may still read."""
 
@@ -29,15 +32,34 @@ def explain_host(host: Host, matrix: Matrix) -> str:
         held = f", {gib(gpu.others_bytes)} held by others" if gpu.others_bytes else ""
         lines.append(
             f"GPU {gpu.index}    {gpu.name}, capability {gpu.compute_capability or 'unknown'}, "
-            f"{size}{held}, {'row ' + row.id if row else 'unlisted'}"
+            f"{size}{held}, {'row ' + row.id if row else 'unlisted'}{_condition(gpu)}"
         )
-    if not host.gpus:
+    if not host.gpus or host.gpu_status != "ok":
         lines.append(f"GPU      {host.gpu_status}: {host.gpu_detail or 'none'}")
-    else:
+    if host.gpus:
         lines.append(f"driver   {host.driver_version or 'unknown'}")
     if len(host.gpus) > 1:
         lines.append(f"link     {_link(host)}")
+    lines += [f"beside   {text}" for text in host.ignored]
     return "\n".join(lines)
+
+
+def _condition(gpu: Gpu) -> str:
+    """What is out of the ordinary with a card."""
+    odd = []
+    if gpu.failing:
+        odd.append("failing" + (f" (Xid {', '.join(map(str, gpu.xids))})" if gpu.xids else ""))
+    if gpu.mig is not None:
+        odd.append(f"MIG on ({', '.join(gpu.mig) or 'no instance'})")
+    if gpu.vgpu not in (None, "none"):
+        odd.append(f"virtualized ({gpu.vgpu})")
+    if gpu.display:
+        odd.append("a desktop on it")
+    if gpu.power_percent is not None and gpu.power_percent < FULL_PERCENT:
+        odd.append(f"power held at {gpu.power_percent} %")
+    if gpu.lanes is not None and gpu.lanes < FULL_LANES:
+        odd.append(f"PCIe x{gpu.lanes}")
+    return "".join(f", {text}" for text in odd)
 
 
 def _link(host: Host) -> str:

@@ -76,6 +76,8 @@ class Host:
     driver: DriverState
     gpus: tuple[Gpu, ...]
     pci_vendors: tuple[str, ...]
+    ignored: tuple[str, ...]
+    """A sentence for each controller of another vendor, which no CUDA plan uses."""
     device_nodes: frozenset[str] | None
     """NVIDIA's files below /dev."""
     os_id: str | None
@@ -114,6 +116,7 @@ class Host:
         status = gpus.get("status", str)
         if status not in GPU_STATUSES:
             raise HostError(f"gpus.status: {quoted(status)} is none of {', '.join(GPU_STATUSES)}")
+        nodes = gpus.texts("device_nodes")
         system, python, cpu = root.child("os"), root.child("python"), root.child("cpu")
         memory, systemd, ours = root.child("memory"), root.child("systemd"), root.child("ours")
         virtualization = root.get("virtualization", str)
@@ -132,7 +135,8 @@ class Host:
             pci_vendors=tuple(
                 (entry.get("id", str) or "").split(":")[0] for entry in gpus.children("pci")
             ),
-            device_nodes=_device_nodes(gpus),
+            ignored=gpus.texts("ignored") or (),
+            device_nodes=None if nodes is None else frozenset(nodes),
             os_id=system.get("id", str),
             os_version=system.get("version_id", str),
             os_name=system.get("name", str, None),
@@ -160,11 +164,6 @@ class Host:
     def has_card(self) -> bool:
         """Whether an NVIDIA card is there, whatever the driver says."""
         return self.gpu_status != "no_gpu"
-
-
-def _device_nodes(gpus: Reader) -> frozenset[str] | None:
-    nodes = gpus.get("device_nodes", list, None)
-    return None if nodes is None else frozenset(str(node) for node in nodes)
 
 
 def _memory(memory: Reader) -> int | None:

@@ -128,6 +128,25 @@ def test_a_guest_s_part_of_a_card_is_warned_about():
     assert "virtual-gpu-without-a-licence" not in hazards(passed_through)
 
 
+def test_an_explained_node_names_what_is_odd_of_its_cards_and_what_stands_beside_them():
+    def change(node):
+        card(0, health="failing", xids=[79], display_active=True, vgpu="passthrough")(node)
+        card(0, power={"limit_w": 250.0, "default_w": 350.0}, pcie={"width": 4})(node)
+        node["gpus"]["ignored"] = ["0000:00:02.0 (8086:a780) is an Intel controller: not used"]
+        node["gpus"] |= {"status": "gpu_lost", "detail": "GPU 1: GPU is lost"}
+
+    shown = explain_host(host("1x3090", change), load_matrix())
+    assert (
+        ", failing (Xid 79), virtualized (passthrough), a desktop on it, power held at 71 %, "
+        "PCIe x4\n"
+    ) in shown
+    assert "GPU      gpu_lost: GPU 1: GPU is lost\n" in shown
+    assert "beside   0000:00:02.0 (8086:a780) is an Intel controller: not used" in shown
+    plain = explain_host(host("1x3090"), load_matrix())
+    assert "row rtx-3090\n" in plain
+    assert "beside" not in plain
+
+
 # Containers
 
 
@@ -178,6 +197,13 @@ def test_nvlink_counts_between_the_cards_of_the_plan():
     assert "NVLink between GPU 0 and 1, 2 and 3; else PCIe" in shown
 
 
+def test_texts_of_a_node_are_printable_and_of_one_line():
+    odd = ["a\x1b[2J\nb", 7, None, 10**5000]
+    node = host("1x3090", lambda node: node["gpus"].update(ignored=odd, device_nodes=odd))
+    assert node.ignored[0] == "a\\x1b[2J\\nb"
+    assert len(node.ignored) == len(node.device_nodes) == 4
+
+
 def test_peer_access_is_read_from_the_pairs():
     reached = host("2x3090-pcie", pairs((0, 1), nvlinks=0))
     assert [gpu.reached for gpu in reached.gpus] == [frozenset((1,)), frozenset((0,))]
@@ -195,7 +221,17 @@ def test_an_answer_that_is_missing_of_one_pair_leaves_its_cards_open():
     assert [gpu.linked for gpu in gpus] == [None, None, frozenset(), frozenset()]
 
 
-@pytest.mark.parametrize("power", [{"limit_w": "much"}, {"limit_w": -1}, {"default_w": True}])
+@pytest.mark.parametrize(
+    "power",
+    [
+        {"limit_w": "much"},
+        {"limit_w": -1},
+        {"default_w": True},
+        {"limit_w": float("nan")},
+        {"limit_w": 10**5000},
+        {"default_w": float("inf")},
+    ],
+)
 def test_what_is_no_power_is_a_host_error(power):
     with pytest.raises(HostError, match=r"devices\[0\]\.power\.\w+_w: needs a number"):
         host("1x3090", card(0, power=power))
