@@ -16,7 +16,7 @@ _UNANSWERED = (
     "sudo asks for a password, and nobody is here to type it: `_sudo_password` in the host's data, "
     "or NOPASSWD in its sudoers"
 )
-_NOT_LET_IN = "the probe gave no answer under sudo: the password is another, or sudo is not allowed"
+_SILENT = "the probe gave no answer; under sudo, the password may be another, or sudo not allowed"
 
 
 def documents(state: State, specs: Iterable[tuple[Host, dict[str, Any]]]) -> dict[Host, Any]:
@@ -30,9 +30,7 @@ def documents(state: State, specs: Iterable[tuple[Host, dict[str, Any]]]) -> dic
         except EOFError:
             # pyinfra asks at the terminal for a password that the host's data do not have.
             return {"ok": False, "error": _UNANSWERED}
-        if host.data.get("_sudo") and found in (None, Node.default()):
-            return {"ok": False, "error": _NOT_LET_IN}
-        return found or Node.default()
+        return {"ok": False, "error": _SILENT} if found in (None, Node.default()) else found
 
     return _each(state, list(specs), ask)
 

@@ -88,7 +88,7 @@ def test_login_shell_that_talks_or_is_no_posix_shell_is_no_obstacle(
     [
         ("typist", {"_sudo_password": None}, "sudo asks for a password"),
         ("guest", {"_sudo": True}, "sudo asks for a password"),
-        ("typist", {"_sudo_password": "wrong"}, "no answer under sudo: the password is another"),
+        ("typist", {"_sudo_password": "wrong"}, "under sudo, the password may be another"),
     ],
 )
 def test_sudo_that_does_not_let_us_in_is_one_sentence(
