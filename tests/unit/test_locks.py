@@ -9,7 +9,7 @@ import yaml
 from packaging.specifiers import SpecifierSet
 
 from gpuwright.load import load_matrix
-from gpuwright.lock_rows import LOCKS, LockRow
+from gpuwright.lock_rows import LOCKS, ConstraintRow, LockRow
 from gpuwright.strict import read_row
 from tools import lock
 from tools.lock_resolve import (
@@ -162,3 +162,12 @@ def test_the_tool_writes_rows_that_are_read_as_they_were():
         assert not faults
         fields = [field.name for field in dataclasses.fields(LockRow) if field.name != "sources"]
         assert all(getattr(again, name) == getattr(row, name) for name in fields)
+
+
+def test_every_constraint_is_of_a_release_that_has_a_lock():
+    for row in MATRIX.constraints:
+        assert isinstance(row, ConstraintRow)
+        assert any(
+            row in lock.constraints_for([row], each.engine, each.release, each.build_tag)
+            for each in MATRIX.locks
+        ), row
