@@ -14,7 +14,7 @@ from gpuwright.host import OWN_KERNEL
 from gpuwright.model_rows import Role
 from gpuwright.onnode.machine import CONTAINERS
 from gpuwright.rows import GpuRow, Scalar
-from gpuwright.versions import check_range, parse_version
+from gpuwright.versions import at_least, check_range, parse_version
 
 MEASURED = frozenset(MemoryModel) - {MemoryModel.LLAMA_CPP, MemoryModel.UNKNOWN}
 """Models that need measured terms."""
@@ -95,9 +95,11 @@ def _lock_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
             if (release.engine, release.release) == (lock.engine, lock.release):
                 tags = [tag.tag for tag in release.build_tags]
                 yield from _dangling(f"{path}.build_tag", [lock.build_tag], tags)
+                if lock.glibc and not (release.glibc and at_least(release.glibc, lock.glibc)):
+                    yield f"{path}.glibc: {lock.glibc}, and the release's row says {release.glibc}"
                 for python in release.python:
                     if (python in lock.python) == (python in lock.not_for):
-                        yield f"{path}.python: {python} stands in one of python, not_for"
+                        yield f"{path}.python: {python} needs to stand in one of python, not_for"
     for row in matrix.constraints:
         path = labels[id(row)]
         yield from _dangling(f"{path}.engine", [row.engine], matrix.engines)

@@ -333,3 +333,20 @@ def test_refuses_a_measured_cache_of_an_engine_or_type_that_is_not_there(copy):
 def test_refuses_a_workload_that_drafts_with_what_does_not_draft(copy):
     edit(copy, "workloads.yaml", lambda rows: rows[0].update(speculation=["prefix-caching"]))
     assert faults(copy) == ("workloads.yaml[0].speculation: no row has the id 'prefix-caching'",)
+
+
+def test_a_locks_row_agrees_with_its_releases(copy):
+    name = "vllm-0.33.0-cu130-x86_64"
+    change = {"glibc": "2.36", "not_for": {}}
+    edit(copy, f"locks/{name}.yaml", lambda rows: rows[0].update(change))
+    assert faults(copy) == (
+        f"locks/{name}.yaml[0].glibc: 2.36, and the release's row says 2.31",
+        f"locks/{name}.yaml[0].python: 3.14 needs to stand in one of python, not_for",
+    )
+
+
+def test_a_lock_of_a_build_that_its_release_does_not_have_is_refused(copy):
+    row = {"id": "vllm-0.33.0-cu128-x86_64", "build_tag": "cu128"}
+    edit(copy, "locks/vllm-0.33.0-cu130-x86_64.yaml", lambda rows: rows[0].update(row))
+    (fault,) = faults(copy)
+    assert fault.endswith(".build_tag: no row has the id 'cu128'")
