@@ -6,7 +6,7 @@ from gpuwright.cards import Gpu
 from gpuwright.refusals import Needs, Reason
 
 
-def whole(gpu: Gpu) -> Reason | None:
+def whole(gpu: Gpu, row: str | None = None) -> Reason | None:
     """The card is not divided: instances are devices of their own, which no plan is made for."""
     if gpu.mig is None:
         return None
@@ -16,10 +16,11 @@ def whole(gpu: Gpu) -> Reason | None:
         needed="a whole card",
         found=f"MIG on ({parts})",
         help=f"MIG off on GPU {gpu.index}: nvidia-smi -i {gpu.index} -mig 0",
+        row=row,
     )
 
 
-def sound(gpu: Gpu) -> Reason | None:
+def sound(gpu: Gpu, row: str | None = None) -> Reason | None:
     """The card had no error of its hardware since the node booted."""
     if not gpu.failing:
         return None
@@ -29,4 +30,5 @@ def sound(gpu: Gpu) -> Reason | None:
         needed="no error of its hardware since the node booted",
         found=logged,
         help=f"GPU {gpu.index} reset or the node power-cycled, and its power and slot seen to",
+        row=row,
     )

@@ -33,8 +33,8 @@ def card_sets(
 def card_reason(site: Site, release: ReleaseRow, tag: BuildTagRow, gpu: Gpu) -> Reason | None:
     """Why the card, its driver or the build cannot compute on it."""
     return (
-        whole(gpu)
-        or (sound(gpu) if site.want.gpus is None else None)
+        whole(gpu, release.id)
+        or (sound(gpu, release.id) if site.want.gpus is None else None)
         or site.undriven[gpu.uuid]
         or compat.kernels(gpu, release, tag)
     )

@@ -38,6 +38,18 @@ GPU_REMEDIES = {
 
 def node_reasons(host: Host, want: Want, matrix: Matrix) -> Iterator[Reason]:
     """Everything about the node that no choice of engine or model can mend."""
+    reasons = list(_reasons(host, want, matrix))
+    yield from reasons
+    if host.gpu_status not in ("ok", "no_gpu") and not want.cpu_only:
+        yield GpusUnusable(
+            status=host.gpu_status,
+            detail=host.gpu_detail,
+            help=_gpu_remedy(host),
+            cpu_instead=not reasons,
+        )
+
+
+def _reasons(host: Host, want: Want, matrix: Matrix) -> Iterator[Reason]:
     if host.uid != 0:
         found = "unknown" if host.uid is None else f"user id {host.uid}"
         yield Needs(
@@ -59,12 +71,6 @@ def node_reasons(host: Host, want: Want, matrix: Matrix) -> Iterator[Reason]:
     yield from _directory_reasons(host, want)
     yield from filter(None, (_uvm_reason(host, want),))
     yield from _mount_reasons(host, want)
-    if host.gpu_status not in ("ok", "no_gpu") and not want.cpu_only:
-        yield GpusUnusable(
-            status=host.gpu_status,
-            detail=host.gpu_detail,
-            help=_gpu_remedy(host),
-        )
 
 
 def _uvm_reason(host: Host, want: Want) -> Reason | None:

@@ -235,6 +235,8 @@ class GpusUnusable:
     status: str
     detail: str
     help: str
+    cpu_instead: bool = True
+    """Whether the CPU could serve: nothing else is wrong with the node."""
     row: str | None = None
 
     def sentence(self) -> str:
@@ -242,7 +244,8 @@ class GpusUnusable:
 
     def remedies(self) -> tuple[Remedy, ...]:
         leave = "`gpus: none`, which serves on the CPU and leaves the card alone"
-        return (*said(self.help), Remedy(words=leave, want=CPU_INSTEAD.want))
+        cpu = (Remedy(words=leave, want=CPU_INSTEAD.want),) if self.cpu_instead else ()
+        return (*said(self.help), *cpu)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -250,11 +250,17 @@ def untold_memory(gpu: Gpu, matrix: Matrix) -> Reason | None:
     that this never changes a plan, such use is not planned around: while it can be seen, the card
     is refused.
     """
+    row = matrix.gpu(gpu)
     subject = f"GPU {gpu.index} ({gpu.name})"
     if gpu.listed and gpu.sized:
         if gpu.unexplained_bytes is not None:
             return None
-        return Needs(subject=subject, needed="the size of our own processes", found="unknown")
+        return Needs(
+            subject=subject,
+            needed="the size of our own processes",
+            found="unknown",
+            row=row.id if row else "gpus",
+        )
     spare = _reserve_bytes(gpu, matrix) + (0 if gpu.listed else UNTOLD_BYTES)
     if gpu.unexplained_bytes is None or gpu.unexplained_bytes <= spare:
         return None
@@ -262,6 +268,7 @@ def untold_memory(gpu: Gpu, matrix: Matrix) -> Reason | None:
         subject=subject,
         needed=f"at most {gib(spare)} in use by what the driver gives no size of",
         found=gib(gpu.unexplained_bytes),
+        row=row.id if row else "gpus",
         help=f"what else uses GPU {gpu.index} stopped; a reboot, where a dead process left it",
     )
 
