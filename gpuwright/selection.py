@@ -104,6 +104,8 @@ def _helps(site: Site, remedy: Remedy) -> bool:
         pins = resolve_pins(want, site.matrix)
     except WantError:
         return False
+    if any(node_reasons(host, want, site.matrix)):
+        return False
     changed = Site(host=host, want=want, pins=pins, matrix=site.matrix)
     running, _ = builds(changed, superseded=True)
     pinned = want.expert_offload
