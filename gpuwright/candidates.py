@@ -90,6 +90,7 @@ def _release_reason(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Reason
     if tag.device is Device.CUDA and not host.gpus:
         return NoCard(row=release.id)
     reason = compat.first(rule(host, release, tag) for rule in compat.RELEASE_RULES)
+    reason = reason or compat.guarded(want, release)
     if reason is None and release.memory_model is MemoryModel.UNKNOWN:
         reason = Needs(
             subject=f"{release.engine} {release.release}",

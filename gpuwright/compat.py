@@ -13,6 +13,7 @@ from gpuwright.engine_rows import (
 )
 from gpuwright.host import Gpu, Host
 from gpuwright.model_rows import CheckpointRow, ModelRow
+from gpuwright.plan import is_loopback
 from gpuwright.refusals import DriverTooOld, Needs, NoKernels, Reason, Unlisted
 from gpuwright.remedies import Remedy
 from gpuwright.rows import KernelModule, WorkloadRow
@@ -360,6 +361,19 @@ def equal_cards(gpus: tuple[Gpu, ...], row: str | None = None) -> Reason | None:
         needed="cards of one kind",
         found=", ".join(gpu.name for gpu in gpus),
         row=row,
+    )
+
+
+def guarded(want: Want, release: ReleaseRow) -> Reason | None:
+    """A server that asks nobody for a key serves the node itself alone."""
+    if release.guarded or is_loopback(want.bind):
+        return None
+    return Needs(
+        subject=f"{release.engine} {release.release} at {want.bind}",
+        needed="a server that asks for a key",
+        found="none: it answers whoever reaches it",
+        help=Remedy(words="`bind: 127.0.0.1`, for this node alone", want=(("bind", "127.0.0.1"),)),
+        row=release.id,
     )
 
 

@@ -138,6 +138,7 @@ def _sizes(
     want = pinned.want
     for reason in (
         compat.context(want.max_model_len, model),
+        compat.guarded(want, release),
         compat.batching(want, release),
         compat.experts(want, release, model),
         compat.images(model, release) if want.vision else None,

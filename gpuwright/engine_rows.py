@@ -133,6 +133,8 @@ class ReleaseRow:
     build_tags: tuple[BuildTagRow, ...]
     sources: tuple[Claim, ...]
     build: BuildRow | None = None
+    guarded: bool = True
+    """Whether its server asks for a key; one that does not is bound to loopback alone."""
     unknown: dict[str, str] = field(default_factory=dict)
 
     def build_tag(self, tag: str) -> BuildTagRow:

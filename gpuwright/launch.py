@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gpuwright.features import filled
-from gpuwright.layout import Layout
+from gpuwright.launch_environment import card_environment, python_environment
+from gpuwright.launch_files import runtime_directory, sglang_files, tensorrt_llm_files
+from gpuwright.layout import RUN, Layout
 from gpuwright.plan import Plan
 from gpuwright.versions import at_least
 
@@ -29,9 +33,14 @@ _VLLM_BACKENDS = {
     "flashinfer_mla_sparse_dsv4": "FLASHINFER_MLA_SPARSE_DSV4",
 }
 _GGUF_ENGINES = ("llama.cpp",)
-_BACKENDS: dict[str, dict[str, str]] = {"vllm": _VLLM_BACKENDS}
+_BACKENDS: dict[str, dict[str, str]] = {
+    "vllm": _VLLM_BACKENDS,
+    "tensorrt-llm": {"trtllm": "TRTLLM"},
+}
 _DTYPES: dict[str, dict[str, str]] = {
     "vllm": {"bf16": "bfloat16", "f16": "float16"},
+    # `auto` is the model's own type.
+    "tensorrt-llm": {"bf16": "auto", "fp8_e4m3": "fp8"},
 }
 
 
@@ -43,6 +52,11 @@ class Launch:
     argv: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
     secret_names: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+    """A command that runs before each start, as the service: it writes files into the service's
+    own directory below /run."""
+    compiles: bool = False
+    """Whether it writes machine code as it runs, and keeps it in `Layout.kernels`."""
 
 
 def launch(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launch:
@@ -51,7 +65,8 @@ def launch(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Laun
     if plan.engine not in ENGINES:
         return Launch(argv=())
     start = ENGINES[plan.engine](plan, layout, model_path, engine_dir)
-    return replace(start, argv=filled(start.argv, _side_paths(plan, layout)))
+    paths = _side_paths(plan, layout)
+    return replace(start, argv=filled(start.argv, paths), before=filled(start.before, paths))
 
 
 def _side_paths(plan: Plan, layout: Layout) -> dict[str, str]:
@@ -119,7 +134,7 @@ def _llama_cpp(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> 
         argv += ["--split-mode", "layer", "--tensor-split", str(parameters["tensor_split"])]
     argv += plan.feature_arguments
     return Launch(
-        argv=tuple(argv), environment=_card_environment(plan), secret_names=("LLAMA_API_KEY",)
+        argv=tuple(argv), environment=card_environment(plan), secret_names=("LLAMA_API_KEY",)
     )
 
 
@@ -154,12 +169,23 @@ def _vllm(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launc
     if parameters.get("eager"):
         argv.append("--enforce-eager")
     argv += _python_flags(plan)
-    environment = _python_environment(plan, engine_dir) | {"VLLM_NO_USAGE_STATS": "1"}
+    kernels = layout.kernels(plan.engine, plan.release)
+    environment = python_environment(plan, layout, engine_dir) | {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CACHE_ROOT": f"{kernels}/vllm",
+        "VLLM_CONFIG_ROOT": f"{kernels}/config/vllm",
+        "VLLM_HOST_IP": "127.0.0.1",
+    }
     if parameters.get("flashinfer_sampler") is False:
         environment["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
     if parameters.get("flashinfer_fp8_gemm") is False:
         environment["VLLM_DISABLED_KERNELS"] = "FlashInferFP8ScaledMMLinearKernel"
-    return Launch(argv=tuple(argv), environment=environment, secret_names=("VLLM_API_KEY",))
+    return Launch(
+        argv=tuple(argv),
+        environment=environment,
+        secret_names=("VLLM_API_KEY",),
+        compiles=True,
+    )
 
 
 def _sglang(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launch:
@@ -200,13 +226,26 @@ def _sglang(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Lau
     if parameters.get("linear_state_slots"):
         argv += ["--max-mamba-cache-size", str(parameters["linear_state_slots"])]
     argv += _python_flags(plan)
-    environment = _python_environment(plan, engine_dir)
-    # Its key can only be a flag or stand in a --config file: the file is the unit's to write.
-    return Launch(argv=tuple(argv), environment=environment, secret_names=())
+    directory = f"{RUN}/{runtime_directory(plan)}"
+    # It takes its key as an argument, which everybody could read, or from this file.
+    argv += ["--config", f"{directory}/arguments.yaml"]
+    environment = python_environment(plan, layout, engine_dir) | {
+        "SGLANG_CACHE_DIR": layout.kernels(plan.engine, plan.release),
+        "SGLANG_HOST_IP": "127.0.0.1",
+        "SGLANG_LOGGING_CONFIG_PATH": f"{directory}/logging.json",
+    }
+    return Launch(
+        argv=tuple(argv),
+        environment=environment,
+        secret_names=("SGLANG_API_KEY",),
+        before=sglang_files(),
+        compiles=True,
+    )
 
 
 def _tensorrt_llm(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launch:
-    argv = (
+    """It knows no key: `compat.guarded` lets a plan bind it to the node's own addresses alone."""
+    argv = [
         f"{engine_dir}/bin/trtllm-serve",
         model_path,
         "--host",
@@ -220,9 +259,32 @@ def _tensorrt_llm(plan: Plan, layout: Layout, model_path: str, engine_dir: str) 
         "--max_batch_size",
         str(plan.max_num_seqs),
         "--config",
-        f"{layout.environments}/{plan.service}.yaml",
+        f"{RUN}/{runtime_directory(plan)}/config.yaml",
+    ]
+    return Launch(
+        argv=tuple(argv),
+        environment=python_environment(plan, layout, engine_dir),
+        before=tensorrt_llm_files(_tensorrt_llm_settings(plan)),
+        compiles=True,
     )
-    return Launch(argv=argv, environment=_card_environment(plan))
+
+
+def _tensorrt_llm_settings(plan: Plan) -> dict[str, Any]:
+    """What only its configuration file can say; a word for the backend that it does not know would
+    be replaced in silence. Arguments of features are fragments of the file, in JSON."""
+    settings: dict[str, Any] = {
+        "attn_backend": backend_word(plan.engine, plan.attention_backend),
+        "enable_chunked_prefill": True,
+        "enable_iter_perf_stats": True,
+        "kv_cache_config": {
+            "dtype": cache_word(plan.engine, plan.kv_cache_dtype),
+            "enable_block_reuse": "prefix-caching" in plan.features,
+            "max_tokens": plan.max_model_len * plan.max_num_seqs,
+        },
+    }
+    for fragment in plan.feature_arguments:
+        settings |= json.loads(fragment)
+    return settings
 
 
 def _dtype_flag(plan: Plan) -> tuple[str, ...]:
@@ -238,27 +300,6 @@ def _python_flags(plan: Plan) -> list[str]:
     if parameters.get("custom_all_reduce") is False:
         flags.append("--disable-custom-all-reduce")
     return [*flags, *plan.feature_arguments]
-
-
-def _python_environment(plan: Plan, engine_dir: str) -> dict[str, str]:
-    return _card_environment(plan) | {
-        # ninja is a Python package in the environment, and is looked for on PATH alone.
-        "PATH": f"{engine_dir}/bin:/usr/local/bin:/usr/bin:/bin",
-        "HF_HUB_OFFLINE": "1",
-    }
-
-
-def _card_environment(plan: Plan) -> dict[str, str]:
-    """Cards by UUID, since their order differs between tools and boots."""
-    if not plan.gpus:
-        return {}
-    environment = {
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in plan.gpus),
-    }
-    if plan.parameters.get("nccl_peer_access") is False:
-        environment["NCCL_P2P_DISABLE"] = "1"
-    return environment
 
 
 ENGINES: dict[str, Callable[[Plan, Layout, str, str], Launch]] = {

@@ -4,8 +4,12 @@ from dataclasses import dataclass
 
 USER = "gpuwright"
 
+# Where systemd makes the directories that a unit's RuntimeDirectory= and CacheDirectory= name.
+RUN = "/run"
+CACHE = "/var/cache"
+
 # Gone with every boot: locks of programs at work, and units that are being looked at.
-RUNTIME = "/run/gpuwright"
+RUNTIME = f"{RUN}/gpuwright"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +32,11 @@ class Layout:
     def environments(self) -> str:
         """Environment files with secrets; the directory and its files are root's alone."""
         return f"{self.config}/services"
+
+    def kernels(self, engine: str, release: str) -> str:
+        """What a release compiles while it serves, kept for its next start. Not the operator's to
+        move: systemd makes it, and gives it to the service's user."""
+        return f"{CACHE}/gpuwright/{engine}-{release}"
 
     def unit_name(self, service: str) -> str:
         """The systemd unit that runs `service`."""

@@ -146,6 +146,11 @@ def recorded() -> list[tuple[str, str]]:
     return [(engine, release) for name in names for engine, _, release in [name.partition("-")]]
 
 
+def with_answers() -> list[tuple[str, str]]:
+    """Those of engines that choose an attention backend: llama.cpp's has its flags alone."""
+    return [pair for pair in recorded() if load_record(*pair).answers]
+
+
 def _read(name: str, kind: type, *, listed: bool = False) -> Any:
     faults: list[str] = []
     label = f"records/{name}"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from gpuwright.expected import PLAN_VARIABLE, digest_of
 from gpuwright.launch import Launch
-from gpuwright.layout import USER, Layout
+from gpuwright.launch_files import runtime_directory
+from gpuwright.layout import CACHE, USER, Layout
 from gpuwright.plan import Plan
 
 # Words that systemd's command line parser takes as they are (systemd.service(5), "Command lines").
@@ -55,7 +56,7 @@ def render_unit(
 ) -> str:
     """The whole unit file of `plan`.
 
-    `templates` is the folder of the checkout that holds `<engine>.service.j2`. The unit carries the
+    `templates` is the folder of the checkout that holds `service.j2`. The unit carries the
     digest of its own text (without that line) as an environment variable, so that a running process
     tells which text it was started from.
     """
@@ -69,8 +70,9 @@ def render_unit(
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    template = environment.get_template(f"{plan.engine}.service.j2")
+    template = environment.get_template("service.j2")
     checkpoint_dir = layout.checkpoint_dir(plan.checkpoint)
+    kernels = layout.kernels(plan.engine, plan.release).removeprefix(f"{CACHE}/")
 
     def render(digest: str) -> str:
         return template.render(
@@ -84,6 +86,9 @@ def render_unit(
                 environment_line(name, value)
                 for name, value in sorted((launch.environment | {PLAN_VARIABLE: digest}).items())
             ],
+            before=" ".join(systemd_word(word) for word in launch.before),
+            runtime_directory=runtime_directory(plan),
+            kernels=kernels if launch.compiles else "",
             environment_file=layout.environment_path(plan.service),
             on_gpu=plan.on_gpu,
             loopback=plan.loopback,

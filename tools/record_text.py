@@ -34,6 +34,13 @@ def record_text(
         "# Written by `python -m tools.ask_engine`; keys: gpuwright/records.py, docs/records.md.",
         *(f'{key}: "{value}"' for key, value in head.items()),
         f"defaults: {_flow(dict(defaults))}",
+    ]
+    if not answers:
+        # A server that is asked for its flags alone.
+        lines[0] = "# Every flag that the server's own help names."
+        lines[1] = lines[1].replace("ask_engine", "ask_llama")
+        return "\n".join([*lines, "axes: {}", "answers: []", "flags:", *map(_flag, flags)]) + "\n"
+    lines += [
         "axes:",
         *(f"  {axis}: {_flow(values)}" for axis, values in axes.items()),
         "answers:",

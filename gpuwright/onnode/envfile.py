@@ -114,7 +114,7 @@ def valid_key(value: str) -> bool:
     return all(re.match(r"[\x21-\x7e]{8,}\Z", key) for key in value.split(","))
 
 
-_ENGINES_OWN = ("LLAMA_API_KEY", "VLLM_API_KEY")
+ENGINES_OWN = ("LLAMA_API_KEY", "SGLANG_API_KEY", "VLLM_API_KEY")
 
 
 def api_key(text: str) -> str | None:
@@ -124,7 +124,7 @@ def api_key(text: str) -> str | None:
     """
     found = variables(text)
     # An operator's further keys may stand before the engine's own.
-    for name in sorted(found, key=lambda name: name not in _ENGINES_OWN):
+    for name in sorted(found, key=lambda name: name not in ENGINES_OWN):
         content = found[name]
         if is_key(name):
             return (content.split(",")[0] if name.startswith("LLAMA_") else content) or None

@@ -10,7 +10,7 @@ import re
 import stat
 from typing import Any
 
-from gpuwright.onnode.envfile import KEY_RULE, valid_key, variables, with_key
+from gpuwright.onnode.envfile import ENGINES_OWN, KEY_RULE, valid_key, variables, with_key
 from gpuwright.onnode.outcome import NodeError
 from gpuwright.onnode.room import unwritable
 from gpuwright.onnode.storage import replace_file, sync_directory
@@ -111,9 +111,26 @@ def _content(row: dict[str, Any], current: bytes | None) -> bytes:
                 "write such a key there, or leave it empty to have one generated",
             )
         if not held:
-            key = base64.urlsafe_b64encode(os.urandom(_KEY_BYTES)).decode().rstrip("=")
-            text = with_key(text, name, key)
+            text = with_key(text, name, _key_of_the_service(text) or _new_key())
     return text.encode("utf-8", "surrogateescape")
+
+
+def _key_of_the_service(text: str) -> str | None:
+    """A key that clients know from another engine: a new one would shut them out."""
+    held = variables(text)
+    for name in ENGINES_OWN:
+        key = held.get(name, "").split(",")[0]
+        if key and valid_key(key) and not key.startswith("-"):
+            return key
+    return None
+
+
+def _new_key() -> str:
+    """A random key. None begins with `-`: some engines would take it for an option."""
+    while True:
+        key = base64.urlsafe_b64encode(os.urandom(_KEY_BYTES)).decode().rstrip("=")
+        if not key.startswith("-"):
+            return key
 
 
 def _file(row: dict[str, Any]) -> bool:

@@ -4,14 +4,14 @@ import random
 
 import pytest
 
-from gpuwright.records import recorded
+from gpuwright.records import with_answers
 from tools.ask_engine import differing
 
 CELLS = 20
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("engine", "release"), recorded())
+@pytest.mark.parametrize(("engine", "release"), with_answers())
 def test_random_cells_are_answered_as_recorded(engine, release, environments):
     seed = random.SystemRandom().randrange(2**32)
     wrong = differing(environments(engine, release), CELLS, seed)

@@ -8,7 +8,7 @@ from gpuwright.layout import Layout
 from gpuwright.load import load_matrix
 from gpuwright.plan import Plan
 from tests.unit.decisions import planned
-from tests.unit.sketched import planned_on
+from tests.unit.sketched import planned_on, refused_on
 
 LAYOUT = Layout()
 
@@ -147,10 +147,37 @@ def test_sglang_is_told_how_many_requests_its_graphs_are_for(release, flag):
     assert value(started(plan), flag) == "4"
 
 
-def test_prefix_caching_is_said_to_vllm_either_way():
-    for wanted, flag in ((True, "--enable-prefix-caching"), (False, "--no-enable-prefix-caching")):
-        data = {"model": "qwen3.6-27b", "engine": "vllm", "prefix_caching": wanted}
-        assert flag in started(planned("2x3090-nvlink", data)).argv
+@pytest.mark.parametrize(
+    ("rig", "wanted", "flag"),
+    [
+        ("2x3090-nvlink", True, "--enable-prefix-caching"),
+        ("2x3090-nvlink", False, "--disable-prefix-caching"),
+        ("3090-driver-570", True, "--enable-prefix-caching"),
+        ("3090-driver-570", False, "--no-enable-prefix-caching"),
+    ],
+)
+def test_prefix_caching_is_said_to_vllm_either_way_as_its_release_does(rig, wanted, flag):
+    data = {"model": "llama-3.1-8b", "engine": "vllm", "prefix_caching": wanted}
+    assert flag in started(planned(rig, data)).argv
+
+
+def test_what_compiles_keeps_it_for_its_next_start_and_asks_no_network():
+    plan = planned("2x3090-nvlink", {"model": "qwen3.6-27b", "engine": "vllm"})
+    environment = started(plan).environment
+    kept = LAYOUT.kernels("vllm", plan.release)
+    for name in (
+        "HOME",
+        "CUDA_CACHE_PATH",
+        "TRITON_CACHE_DIR",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "FLASHINFER_WORKSPACE_BASE",
+        "VLLM_CACHE_ROOT",
+        "XDG_CACHE_HOME",
+    ):
+        assert f"{environment[name]}/".startswith(f"{kept}/"), name
+    assert environment["PATH"].startswith("/opt/engine/bin:")
+    assert environment["HF_HUB_OFFLINE"] == "1"
+    assert environment["NCCL_SOCKET_IFNAME"] == environment["GLOO_SOCKET_IFNAME"] == "lo"
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -158,7 +185,8 @@ def test_every_engine_has_a_command(engine):
     plan = planned("2x3090-nvlink", {"model": "qwen3.6-27b", "engine": "vllm"})
     settings = {"threads": 1, "gpu_layers": "all", "flash_attention": "on", "prompt_cache_mib": 0}
     settings |= {"chunked_prefill_tokens": 2048, "mem_fraction_static": "0.80"}
-    start = started(replace(plan, engine=engine, parameters=plan.parameters | settings))
+    plan = replace(plan, engine=engine, parameters=plan.parameters | settings, feature_arguments=())
+    start = started(plan)
     assert start.argv[0].startswith("/opt/engine/bin/")
     assert str(plan.port) in start.argv
 
@@ -188,3 +216,11 @@ def test_an_engine_is_told_what_a_model_needs_of_it():
     argv = launch(planned_on(["B200", "B200"], wanted), Layout(), "MODEL", "ENGINE").argv
     assert argv[argv.index("--block-size") + 1] == "256"
     assert argv[argv.index("--tokenizer-mode") + 1] == "deepseek_v4"
+
+
+def test_a_server_that_knows_no_key_serves_its_own_node_alone():
+    wanted = {"model": "llama-3.1-8b", "engine": "tensorrt-llm"}
+    assert planned_on(["H100"], wanted, python="3.12").loopback
+    refusal = refused_on(["H100"], {**wanted, "bind": "0.0.0.0"}, python="3.12")
+    assert "a server that asks for a key" in refusal.sentence()
+    assert "bind: 127.0.0.1" in refusal.sentence()

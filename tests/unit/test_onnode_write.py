@@ -195,3 +195,30 @@ def test_with_a_key_put_in_any_file_has_that_key_and_its_other_variables(text: s
     before.pop(NAME, None)
     assert after == before
     assert with_key(written, NAME, "12345678") == written
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("LLAMA_API_KEY=of-the-clients\n", "of-the-clients"),
+        ("LLAMA_API_KEY=first-one,second-one\n", "first-one"),
+        ("VLLM_API_KEY='of-the-clients'\n", "of-the-clients"),
+    ],
+)
+def test_another_engine_takes_the_clients_key_over(tmp_path: Path, text: str, key: str):
+    path = tmp_path / "llm.env"
+    path.write_text(text)
+    run("write", {"files": [{"path": str(path), "generate": ["SGLANG_API_KEY"]}]})
+    assert path.read_text() == f"SGLANG_API_KEY={key}\n{text}"
+
+
+@pytest.mark.parametrize(
+    "text", ["OTHER_API_KEY=of-something-else\n", "LLAMA_API_KEY=-like-an-option\n"]
+)
+def test_what_is_no_key_of_its_clients_is_not_taken_over(tmp_path: Path, text: str):
+    path = tmp_path / "llm.env"
+    path.write_text(text)
+    run("write", {"files": [{"path": str(path), "generate": ["SGLANG_API_KEY"]}]})
+    first, rest = path.read_text().split("\n", 1)
+    assert rest == text
+    assert first.removeprefix("SGLANG_API_KEY=") not in text

@@ -118,3 +118,22 @@ def test_model_below_a_home_directory_is_shown_alone() -> None:
     unit = _unit(layout=Layout(model_store="/home/me/models"))
     assert "ProtectHome=tmpfs" in unit
     assert "BindReadOnlyPaths=/home/me/models/" in unit
+
+
+def test_what_runs_before_is_one_line_of_the_services_own_user() -> None:
+    before = ("/bin/sh", "-c", 'key=$KEY; printf "%s\\n" >"$RUNTIME_DIRECTORY/a"', "sh", '{"a": 1}')
+    unit = _unit(launch=Launch(argv=("/opt/e/bin/x",), before=before))
+    assert "RuntimeDirectory=gpuwright-llm\nRuntimeDirectoryMode=0700\n" in unit
+    (line,) = [line for line in unit.splitlines() if line.startswith("ExecStartPre=")]
+    assert line == (
+        'ExecStartPre=/bin/sh -c "key=$$KEY; printf \\"%%s\\\\n\\" '
+        '>\\"$$RUNTIME_DIRECTORY/a\\"" sh "{\\"a\\": 1}"'
+    )
+
+
+def test_only_what_compiles_may_write_a_cache_and_run_what_it_wrote() -> None:
+    plain, compiling = _unit(), _unit(launch=Launch(argv=("/opt/e/bin/x",), compiles=True))
+    assert "CacheDirectory=" not in plain
+    assert "CacheDirectory=gpuwright/llama.cpp-b1\n" in compiling
+    assert "MemoryDenyWriteExecute=yes" not in compiling
+    assert "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX\n" in compiling

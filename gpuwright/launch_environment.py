@@ -1,0 +1,55 @@
+"""What a service finds in its environment: its cards, its programs, and where it keeps what it
+compiles. No secret stands here."""
+
+from __future__ import annotations
+
+from gpuwright.layout import Layout
+from gpuwright.plan import Plan
+
+
+def card_environment(plan: Plan) -> dict[str, str]:
+    """Cards by UUID, since their order differs between tools and boots."""
+    if not plan.gpus:
+        return {}
+    environment = {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in plan.gpus),
+    }
+    if plan.parameters.get("nccl_peer_access") is False:
+        environment["NCCL_P2P_DISABLE"] = "1"
+    return environment
+
+
+def python_environment(plan: Plan, layout: Layout, engine_dir: str) -> dict[str, str]:
+    """For engines that are Python programs and compile kernels as they run."""
+    return (
+        card_environment(plan)
+        | _kept_kernels(layout.kernels(plan.engine, plan.release))
+        | {
+            # ninja is a Python package in the environment, and is looked for on PATH alone.
+            "PATH": f"{engine_dir}/bin:/usr/local/bin:/usr/bin:/bin",
+            "HF_HUB_OFFLINE": "1",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "DO_NOT_TRACK": "1",
+            # Ranks talk to one another on this node alone. Left to themselves the libraries take
+            # the first network card, whose packets a service on loopback may not send.
+            "NCCL_SOCKET_IFNAME": "lo",
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+    )
+
+
+def _kept_kernels(directory: str) -> dict[str, str]:
+    """Every compiler's cache below one directory that outlives the process: the service's user has
+    no home, and what is compiled anew at each start takes minutes."""
+    return {
+        "HOME": directory,
+        "XDG_CACHE_HOME": f"{directory}/cache",
+        "XDG_CONFIG_HOME": f"{directory}/config",
+        "CUDA_CACHE_PATH": f"{directory}/cuda",
+        "TRITON_CACHE_DIR": f"{directory}/triton",
+        "TORCHINDUCTOR_CACHE_DIR": f"{directory}/inductor",
+        "TORCH_EXTENSIONS_DIR": f"{directory}/torch_extensions",
+        # FlashInfer adds `.cache/flashinfer` to it by itself.
+        "FLASHINFER_WORKSPACE_BASE": directory,
+    }

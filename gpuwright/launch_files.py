@@ -1,0 +1,53 @@
+"""Files that an engine wants at its start, written by the service itself into its own directory
+below /run: root's environment file stays the only place on a disk that holds a key."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gpuwright.plan import Plan
+
+# In the shell a key is a variable and printf one of its own words, so that it is nobody's argument.
+_ARGUMENTS = (
+    "set -eu; umask 077; key=${SGLANG_API_KEY-}; case $key in "
+    """'') echo "SGLANG_API_KEY is empty: everybody would be answered" >&2; exit 1;; """
+    """-*) echo "SGLANG_API_KEY begins with -, as options do" >&2; exit 1;; """
+    "esac; "
+    """quoted=$(printf %s "$key" | sed "s/'/''/g"); """
+    """printf "api-key: '%s'\\n" "$quoted" >"$RUNTIME_DIRECTORY/arguments.yaml"; """
+    """printf '%s\\n' "$1" >"$RUNTIME_DIRECTORY/logging.json\""""
+)
+_CONFIGURATION = 'set -eu; umask 077; printf \'%s\\n\' "$1" >"$RUNTIME_DIRECTORY/config.yaml"'
+
+
+def sglang_files() -> tuple[str, ...]:
+    """Writes `arguments.yaml`, which holds the key, and `logging.json`, which keeps it out of the
+    journal. SGLang takes its key as an argument or from `--config`, and logs all that it was told,
+    the key with it, at its start: the module that does so says warnings alone.
+    """
+    return ("/bin/sh", "-c", _ARGUMENTS, "sh", json.dumps(_LOGGING))
+
+
+_LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "[%(asctime)s] %(message)s", "datefmt": "%Y-%m-%d %H:%M:%S"}},
+    "handlers": {"out": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"level": "INFO", "handlers": ["out"]},
+    "loggers": {
+        "sglang.srt.entrypoints.engine": {"level": "WARNING"},
+        "httpx": {"level": "WARNING"},
+        "httpcore": {"level": "WARNING"},
+    },
+}
+
+
+def tensorrt_llm_files(settings: dict[str, Any]) -> tuple[str, ...]:
+    """Writes `config.yaml`; JSON is YAML, too."""
+    return ("/bin/sh", "-c", _CONFIGURATION, "sh", json.dumps(settings, sort_keys=True))
+
+
+def runtime_directory(plan: Plan) -> str:
+    """The name below /run of the directory that is the service's alone while it runs."""
+    return f"gpuwright-{plan.service}"

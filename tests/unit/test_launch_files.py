@@ -1,0 +1,73 @@
+"""What is written at an engine's start: the key stays a value, and never reaches the journal."""
+
+import json
+import logging
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from gpuwright.launch_files import sglang_files, tensorrt_llm_files
+
+KEYS = ["abcdefgh", "12345678", "it's", "'", "a''b", "null", "#a:b,{[", 'q"u\\o$te`%s', "true", "~"]
+
+
+def start(command, directory, **environment):
+    environment = os.environ | {"RUNTIME_DIRECTORY": str(directory)} | environment
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_sglang_reads_the_key_as_it_stands_in_the_environment(key, tmp_path):
+    done = start(sglang_files(), tmp_path, SGLANG_API_KEY=key)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    path = tmp_path / "arguments.yaml"
+    assert yaml.safe_load(path.read_text()) == {"api-key": key}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [({"SGLANG_API_KEY": ""}, "is empty"), ({}, "is empty"), ({"SGLANG_API_KEY": "-x"}, "begins")],
+)
+def test_sglang_does_not_start_without_a_key_that_it_can_read(environment, said, tmp_path):
+    done = start(sglang_files(), tmp_path, **environment)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_sglang_logs_of_its_arguments_is_not_said_and_all_else_is(tmp_path):
+    start(sglang_files(), tmp_path, SGLANG_API_KEY="abcdefgh")
+    # As its own code does it: the file first, then the line that holds the key.
+    program = (
+        "import json, logging, logging.config, sys\n"
+        "logging.basicConfig(level='INFO', force=True)\n"
+        "engine = logging.getLogger('sglang.srt.entrypoints.engine')\n"
+        "logging.config.dictConfig(json.load(open(sys.argv[1])))\n"
+        "engine.info('server_args=%s', {'api_key': 'abcdefgh'})\n"
+        "engine.warning('a warning')\n"
+        "logging.getLogger('sglang.srt.managers.scheduler').info('Decode batch')\n"
+        "logging.getLogger('uvicorn.error').info('Started server process')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "logging.json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    said = [line.split("] ", 1)[1] for line in done.stderr.splitlines()]
+    assert said == ["a warning", "Decode batch", "Started server process"]
+    assert logging.getLogger("sglang").level == logging.NOTSET
+
+
+def test_tensorrt_llms_settings_come_out_of_the_shell_as_they_went_in(tmp_path):
+    settings = {"a": "it's $HOME `x` %s \\n", "b": {"c": 1, "d": True}}
+    done = start(tensorrt_llm_files(settings), tmp_path)
+    assert done.returncode == 0, done.stderr
+    path = tmp_path / "config.yaml"
+    assert yaml.safe_load(path.read_text()) == json.loads(path.read_text()) == settings
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
