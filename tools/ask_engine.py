@@ -23,7 +23,7 @@ from gpuwright.load import load_matrix
 from gpuwright.lock_rows import LOCKS
 from gpuwright.records import AXES, RECORDS, Cell, load_record
 from tools.engine_environment import ENGINES, TOOLCHAINS, EngineEnvironment, install
-from tools.package_index import here
+from tools.package_index import PackageIndex
 from tools.record_text import outcome, record_text
 
 CAPABILITIES = ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "12.0", "12.1")
@@ -72,7 +72,7 @@ def environment_of(engine: str, release: str, directory: Path | None = None) -> 
                 home.absolute(),
                 LOCKS / row.filename,
                 python=row.python[0],
-                index=here(),
+                index=PackageIndex(),
             )
     raise LookupError(f"{engine} {release}: no lock; `python -m tools.lock` makes one")
 

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     told = parser.parse_args(arguments)
     try:
         bump(told)
-    except (LockError, UvError, WantError, subprocess.CalledProcessError) as error:
+    except (LockError, UvError, WantError) as error:
         print(f"bump: {error}", file=sys.stderr)
         return 1
     return 0

@@ -14,6 +14,7 @@ import dataclasses
 import datetime
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -78,7 +79,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def lock(told: argparse.Namespace) -> str:
     """Do it; one line that says what was done."""
     inputs, capabilities, cuda = inputs_of(told)
-    index = index_of(told)
+    index = index_of(told, pip_folders=cuda is None)
     _check_index(inputs, index)
     with scratch_folder(told.scratch) as scratch:
         inputs, resolution = lowest(inputs, index, scratch, base_of(inputs, told))
@@ -114,11 +115,17 @@ def publish(
     capabilities: Sequence[str] = ()
     proofs = []
     for python in inputs.pythons:
-        environment = install(
-            inputs.engine, inputs.release, asked.cuda, scratch, file, python=python, index=index
-        )
-        capabilities = capabilities or claimed(environment)
-        proofs.append(prove(environment, locked_versions(text, python), capabilities, date))
+        try:
+            environment = install(
+                inputs.engine, inputs.release, asked.cuda, scratch, file, python=python, index=index
+            )
+            capabilities = capabilities or claimed(environment)
+            proofs.append(prove(environment, locked_versions(text, python), capabilities, date))
+        except subprocess.CalledProcessError as error:
+            raise LockError(
+                f"{inputs.id}, Python {python}: its own code, asked, ended with status "
+                f"{error.returncode}; the end of what it said stands above"
+            ) from error
         print(f"{inputs.id}: {proofs[-1]}", file=sys.stderr, flush=True)
     row = _row(asked, text, proofs, index)
     (LOCKS / row.filename).write_text(text, encoding="utf-8")

@@ -7,7 +7,6 @@ since, and then no attention backend is left.
 from __future__ import annotations
 
 import platform
-import subprocess
 from collections.abc import Sequence
 
 from gpuwright.lock_rows import Proof
@@ -28,21 +27,6 @@ def prove(
     date: str,
 ) -> Proof:
     """The proof of what is installed in `environment`; LockError says what is wrong."""
-    try:
-        return _proof(environment, expected, capabilities, date)
-    except subprocess.CalledProcessError as error:
-        raise LockError(
-            f"{environment.engine} {environment.release}: its own code ended with status "
-            f"{error.returncode} when it was asked"
-        ) from error
-
-
-def _proof(
-    environment: EngineEnvironment,
-    expected: Versions,
-    capabilities: Sequence[str],
-    date: str,
-) -> Proof:
     _check_versions(environment, expected)
     record = _record(environment)
     told = environment.ask({"flags": True}, capability=capabilities[0])

@@ -60,21 +60,18 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--offline", action="store_true", help="from --find-links alone")
 
 
-def index_of(told: argparse.Namespace) -> PackageIndex:
-    """The settings of `add_settings`; folders that pip here is told of count too."""
+def index_of(told: argparse.Namespace, *, pip_folders: bool = False) -> PackageIndex:
+    """The settings of `add_settings`; with `pip_folders` those too that pip here looks for wheels
+    in. A folder's build of torch for the CPU would go before the index's for CUDA."""
+    folders = os.environ.get("PIP_FIND_LINKS", "").split() if pip_folders else []
     return PackageIndex(
         default=told.default_index,
         extra=tuple(told.index),
-        find_links=(*told.find_links, *os.environ.get("PIP_FIND_LINKS", "").split()),
+        find_links=(*told.find_links, *folders),
         ca_bundle=told.ca_bundle,
         proxy=told.proxy,
         offline=told.offline,
     )
-
-
-def here() -> PackageIndex:
-    """What pip on this machine would use."""
-    return PackageIndex(find_links=tuple(os.environ.get("PIP_FIND_LINKS", "").split()))
 
 
 def uv(*arguments: str, index: PackageIndex | None = None, cache: Path | None = None) -> str:
