@@ -29,6 +29,7 @@ def python_environment(plan: Plan, layout: Layout, engine_dir: str) -> dict[str,
             # ninja is a Python package in the environment, and is looked for on PATH alone.
             "PATH": f"{engine_dir}/bin:/usr/local/bin:/usr/bin:/bin",
             "HF_HUB_OFFLINE": "1",
+            "TRANSFORMERS_OFFLINE": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "DO_NOT_TRACK": "1",
             # Ranks talk to one another on this node alone. Left to themselves the libraries take
@@ -44,6 +45,7 @@ def _kept_kernels(directory: str) -> dict[str, str]:
     no home, and what is compiled anew at each start takes minutes."""
     return {
         "HOME": directory,
+        "PYTHONPYCACHEPREFIX": f"{directory}/python",
         "XDG_CACHE_HOME": f"{directory}/cache",
         "XDG_CONFIG_HOME": f"{directory}/config",
         "CUDA_CACHE_PATH": f"{directory}/cuda",

@@ -136,4 +136,4 @@ def test_only_what_compiles_may_write_a_cache_and_run_what_it_wrote() -> None:
     assert "CacheDirectory=" not in plain
     assert "CacheDirectory=gpuwright/llama.cpp-b1\n" in compiling
     assert "MemoryDenyWriteExecute=yes" not in compiling
-    assert "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX\n" in compiling
+    assert "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK\n" in compiling
