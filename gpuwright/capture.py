@@ -15,7 +15,7 @@ from gpuwright.captured import Capture, Captured, Output, read
 from gpuwright.onnode import probe
 from gpuwright.onnode.calls import LIBRARY_NOT_FOUND
 from gpuwright.onnode.disks import mounted, mounts, unknown_disk
-from gpuwright.onnode.driver import library_version, loaded_module
+from gpuwright.onnode.driver import has_switches, library_version, loaded_module
 from gpuwright.onnode.graphics import Cards
 from gpuwright.onnode.kernel_log import printed
 from gpuwright.onnode.listeners import ports
@@ -140,8 +140,9 @@ def _driver(tree: Captured, cuda: str | None) -> dict[str, Any]:
     shown = tree.text("/proc/driver/nvidia/version", 4096)
     module, flavour = loaded_module(shown or "")
     library = library_version(tree)
+    unknown = probe.unknown("driver")
     return {
-        **probe.unknown("driver"),
+        **unknown,
         "loaded": shown is not None or tree.exists("/sys/module/nvidia"),
         "module_version": module,
         "flavour": flavour,
@@ -149,6 +150,7 @@ def _driver(tree: Captured, cuda: str | None) -> dict[str, Any]:
         "agree": module == library if module and library else None,
         "cuda_version": cuda,
         "nouveau": "loaded" if tree.exists("/sys/module/nouveau") else None,
+        "fabric_manager": {**unknown["fabric_manager"], "needed": has_switches(tree)},
     }
 
 
@@ -166,6 +168,9 @@ def _gpus(capture: Capture, container: bool) -> dict[str, Any]:
         answer["pairs"] = _pairs(capture, answer.get("devices") or [])
     elif cards.traces() or _has_library(tree):
         answer = _not_asked(tree)
+    elif not capture.whole or not tree.word("/proc/sys/kernel/osrelease"):
+        # Cut off, or a node without the tools to read a file: no sign that there is no card.
+        return dict(probe.unknown("gpus"))
     log = capture.output("sh -c dmesg")
     logged = printed(log.text) if log.status == 0 and answer is not None else None
     return cards.document("nvidia-smi", answer, logged, container)

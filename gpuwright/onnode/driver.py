@@ -56,7 +56,7 @@ def driver(tree: Tree, container: bool) -> dict[str, Any]:
         "secure_boot": secure_boot(tree, container),
         "mok_enrolled": trusted_key(tree),
         "nouveau": nouveau(tree, running),
-        "fabric_manager": {"needed": _has_switches(tree), **_daemon(tree, _FABRIC)},
+        "fabric_manager": {"needed": has_switches(tree), **_daemon(tree, _FABRIC)},
         "persistenced": _daemon(tree, _PERSISTENCE),
         "packages": _packages(tree),
     }
@@ -179,7 +179,7 @@ def nouveau(tree: Tree, kernel: str) -> str | None:
     return "available" if re.search(r"(?m)/nouveau\.ko(?:\.[a-z0-9]+)?:", known) else "absent"
 
 
-def _has_switches(tree: Tree) -> bool | None:
+def has_switches(tree: Tree) -> bool | None:
     """Whether NVSwitches are on the bus: without their fabric manager no card computes."""
     places = [f"/sys/bus/pci/devices/{name}" for name in tree.names("/sys/bus/pci/devices")]
     if not places:

@@ -81,7 +81,7 @@ echo "@file /proc/1/environ"
 tr "\000" "\n" < proc/1/environ | grep "^container=" | awk "$keep"
 for device in sys/bus/pci/devices/*; do
   read -r class < "$device/class"
-  case "$class" in 0x03*) shown=yes;; *) shown=no;; esac
+  case "$class" in 0x03*|0x0680*) shown=yes;; *) shown=no;; esac
   if [ "$shown" = yes ]; then
     for name in class vendor device boot_vga; do
       text "$device/$name"

@@ -33,7 +33,6 @@ SECTIONS = ("gpus", "os", "cpu", "memory", "systemd", "virtualization", "ports",
 ONLY_THE_PROBE = {
     "driver.dkms",
     "driver.fabric_manager.installed",
-    "driver.fabric_manager.needed",
     "driver.persistenced.installed",
     "gpus.devices[].mig.instances[].name",
     "gpus.devices[].mig.instances[].uuid",

@@ -144,6 +144,24 @@ def test_an_answer_that_ends_early_says_so():
     assert "what the node printed ends early" in checked(lines)["notes"]
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [BEGIN, "@run date +%s"],
+        [BEGIN, "@file /proc/sys/kernel/osrelease", " 6.8.0-71-generic"],
+        [BEGIN, "@file /proc/sys/kernel/osrelease", "@paths", END],
+    ],
+    ids=["cut off at once", "cut off before the cards", "no tool to read files with"],
+)
+def test_what_was_not_looked_at_is_no_node_without_a_card(lines: list[str]):
+    assert checked(lines)["gpus"]["status"] == "unreadable"
+
+
+def test_a_node_that_was_looked_at_whole_may_have_no_card():
+    lines = [BEGIN, "@file /proc/sys/kernel/osrelease", " 6.8.0-71-generic", "@paths", END]
+    assert checked(lines)["gpus"]["status"] == "no_gpu"
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.text(max_size=80), max_size=30))
 @example(["@run", "@file", "@link x", "@disk", "@run df -kPT", " a b 1 2 3 4 /", " exit 0"])
