@@ -55,11 +55,11 @@ def checked(lines: list[str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("text", [BOMB, OUTSIDE], ids=["entity bomb", "outside entity"])
 def test_entities_are_refused(text: str):
-    began = time.monotonic()
+    began = time.process_time()
     found = checked(frames(text))
     assert found["gpus"]["status"] == "unreadable"
     assert "declares entities" in found["gpus"]["detail"]
-    assert time.monotonic() - began < 1
+    assert time.process_time() - began < 1
 
 
 def test_a_deep_nest_is_refused():
@@ -133,10 +133,10 @@ def test_numbers_that_cannot_be_are_unknown():
 
 
 def test_an_enormous_answer_takes_no_longer_than_a_moment():
-    began = time.monotonic()
+    began = time.process_time()
     checked([BEGIN, "@run nvidia-smi -q -x", *([" " + "x" * 20_000] * 75)])
     checked(frames(XML.replace("<processes>", "<processes>" + "<process_info/>" * 60_000)))
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_an_answer_that_ends_early_says_so():
