@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwright import carry
@@ -199,6 +199,7 @@ def test_any_lines_give_an_answer(lines: list[str]):
     assert isinstance(carry.parse(lines), dict)
 
 
+@settings(deadline=None)  # the first example packs the program
 @given(st.dictionaries(st.text(max_size=8), st.text(max_size=30), max_size=3))
 def test_whatever_stands_in_the_specification_only_base64_reaches_the_shell(spec: dict[str, str]):
     line = carry.command("write", spec)
