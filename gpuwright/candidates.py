@@ -14,14 +14,14 @@ from gpuwright.card_sets import card_reason, card_sets
 from gpuwright.engine_rows import BuildTagRow, MemoryModel, ReleaseRow
 from gpuwright.feature_choice import OFFLOAD
 from gpuwright.feature_rows import Grade
-from gpuwright.fitting import Candidate, best_fit
+from gpuwright.fitting import Candidate, best_fit, misfit
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.node_rules import disk_reason
 from gpuwright.pins import pinned_gpus
 from gpuwright.plan import Rejection
 from gpuwright.refusals import CpuNotAsked, Needs, NoCard, Reason, Superseded, rejection_of
 from gpuwright.rows import Device
-from gpuwright.site import Combination, Site, release_label
+from gpuwright.site import CardSet, Combination, Site, release_label
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,9 +114,24 @@ def _covered(site: Site, release: ReleaseRow, tag: BuildTagRow) -> frozenset[str
     return frozenset(gpu.uuid for gpu in cards if card_reason(site, release, tag, gpu) is None)
 
 
-def candidates(
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Opening:
+    """A build with a checkpoint on cards that no rule is against; whether it fits is to be seen."""
+
+    combination: Combination
+    cards: CardSet
+
+    @property
+    def label(self) -> str:
+        return self.combination.label + self.cards.label
+
+    def answer(self, site: Site) -> Candidate | Reason:
+        return best_fit(site, self.combination, self.cards)
+
+
+def openings(
     site: Site, build: Build, model: ModelRow, *, offload: bool
-) -> Iterator[Candidate | Failure]:
+) -> Iterator[Opening | Failure]:
     """Every way in which `build` may serve `model`, with experts in RAM only where `offload`."""
     release, tag = build
     meant = [row for row in site.pins.checkpoints(model) if _meant_for(release, row)]
@@ -136,7 +151,7 @@ def candidates(
         yield from _of_checkpoint(site, combination)
 
 
-def _of_checkpoint(site: Site, combination: Combination) -> Iterator[Candidate | Failure]:
+def _of_checkpoint(site: Site, combination: Combination) -> Iterator[Opening | Failure]:
     release, tag, checkpoint = combination.release, combination.tag, combination.checkpoint
     reason = (
         compat.served(release, checkpoint)
@@ -155,11 +170,11 @@ def _of_checkpoint(site: Site, combination: Combination) -> Iterator[Candidate |
         yield Failure(label=label, reason=reason)
         return
     for cards in card_sets(site, release, tag, combination.model):
-        answer = best_fit(site, combination, cards)
-        if isinstance(answer, Candidate):
-            yield answer
+        reason = misfit(site, combination, cards)
+        if reason is None:
+            yield Opening(combination=combination, cards=cards)
         else:
-            yield Failure(label=label + cards.label, reason=answer)
+            yield Failure(label=label + cards.label, reason=reason)
 
 
 def _meant_for(release: ReleaseRow, checkpoint: CheckpointRow) -> bool:

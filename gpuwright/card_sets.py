@@ -8,7 +8,9 @@ from gpuwright import compat
 from gpuwright.card_rules import sound, whole
 from gpuwright.engine_rows import BuildTagRow, ReleaseRow
 from gpuwright.host import Gpu
+from gpuwright.memory.request import DeviceMemory
 from gpuwright.model_rows import ModelRow
+from gpuwright.pace import bytes_per_second
 from gpuwright.pins import pinned_gpus
 from gpuwright.refusals import Needs, Reason
 from gpuwright.rows import Device
@@ -43,10 +45,11 @@ def card_reason(site: Site, release: ReleaseRow, tag: BuildTagRow, gpu: Gpu) -> 
 def card_set(site: Site, release: ReleaseRow, tag: BuildTagRow, gpus: tuple[Gpu, ...]) -> CardSet:
     """`gpus` as a set, with what every candidate of the build asks of it."""
     kinds = tuple({(gpu.name, gpu.compute_capability): gpu for gpu in reversed(gpus)}.values())
+    devices = tuple(site.rooms[gpu.uuid] for gpu in gpus)
     return CardSet(
         gpus=gpus,
         label=cards_label(gpus),
-        devices=tuple(site.rooms[gpu.uuid] for gpu in gpus),
+        devices=devices,
         capabilities=tuple(dict.fromkeys(gpu.compute_capability for gpu in gpus)),
         kinds=kinds[::-1],
         unusable=compat.first(
@@ -55,7 +58,15 @@ def card_set(site: Site, release: ReleaseRow, tag: BuildTagRow, gpus: tuple[Gpu,
         ),
         untold=compat.first(_untold(site, release, gpu) for gpu in gpus),
         unequal=compat.equal_cards(gpus, release.id) if gpus else None,
+        bytes_per_second=bytes_per_second(gpus, release, site.matrix),
+        most_weights_bytes=_most_weights_bytes(release, devices),
     )
+
+
+def _most_weights_bytes(release: ReleaseRow, devices: tuple[DeviceMemory, ...]) -> int:
+    """Of equal shares the smallest device sets the size; layers go by the room of each."""
+    rooms = [each.available_bytes for each in devices]
+    return min(rooms) * len(rooms) if rooms and splits_tensors(release) else sum(rooms)
 
 
 def _untold(site: Site, release: ReleaseRow, gpu: Gpu) -> Reason | None:

@@ -309,31 +309,6 @@ def quantization(
     )
 
 
-def native(gpu: Gpu, release: ReleaseRow, checkpoint: CheckpointRow, matrix: Matrix) -> bool:
-    """Whether the card computes in the weights' format, rather than in 16 bits."""
-    support = matrix.quantization(checkpoint.quantization).engines[release.engine]
-    return gpu.compute_capability is not None and within(gpu.compute_capability, support.native)
-
-
-def preferred(gpu: Gpu, checkpoint: CheckpointRow, matrix: Matrix) -> bool:
-    """Whether the weights' format is the one to take on this card."""
-    ranges = matrix.quantization(checkpoint.quantization).preferred
-    capability = gpu.compute_capability
-    return capability is not None and any(within(capability, each) for each in ranges)
-
-
-@lru_cache(maxsize=1 << 12)
-def spared(gpu: Gpu, release: ReleaseRow, matrix: Matrix) -> bool:
-    """Whether what is preferred on this card under `release` is so for the room that it saves."""
-    capability = gpu.compute_capability
-    return capability is not None and any(
-        row.saves_room_only
-        and release.engine in row.engines
-        and any(within(capability, each) for each in row.preferred)
-        for row in matrix.quantizations
-    )
-
-
 def tensor_parallel(model: ModelRow, size: int) -> Reason | None:
     """Heads, experts and inner sizes split evenly over `size` cards."""
     misfit = model.architecture.misfit(size)

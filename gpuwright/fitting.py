@@ -12,12 +12,16 @@ from gpuwright.feature_choice import OFFLOAD, PREFIX_CACHING
 from gpuwright.hazard_rows import HazardRow
 from gpuwright.hazards import met, settings_of, surroundings
 from gpuwright.memory import coarse, llama_cpp, sglang, vllm
-from gpuwright.memory.request import Fit, MemoryRequest
+from gpuwright.memory.request import MIB, Fit, MemoryRequest
 from gpuwright.memory_request import memory_request, slots_of
 from gpuwright.refusals import Hazardous, Needs, OutOfMemory, Reason
 from gpuwright.rows import Effect, KvCacheDtypeRow, Scalar, WorkloadRow
 from gpuwright.site import CardSet, Combination, Site, splits_tensors
 from gpuwright.ways import Way, ways_of
+from gpuwright.weight_formats import Formats, formats_of
+
+_ROUNDING_BYTES = MIB
+"""More than an engine's shares of the weights lose where they are rounded down."""
 
 _FITS: dict[MemoryModel, Callable[[MemoryRequest], Fit | Reason]] = {
     MemoryModel.VLLM: vllm.fit,
@@ -39,12 +43,7 @@ class Candidate:
     hazards: tuple[HazardRow, ...]
     settings: dict[str, Scalar]
     """What hazards and pins set, in neutral words; the memory plan knows of it."""
-    preferred: bool
-    """Whether the weights' format is the one to take on every card."""
-    spared: bool
-    """Whether finer weights come first where they have all the room that they need."""
-    native: bool
-    """Whether every card computes in the weights' format."""
+    formats: Formats
 
     @property
     def roomy(self) -> bool:
@@ -84,21 +83,26 @@ class Candidate:
         return None
 
 
-def best_fit(site: Site, combination: Combination, cards: CardSet) -> Candidate | Reason:
-    """The candidate on `cards` with the first way of drafting and the first cache dtype that reach
-    the workload's context, or else the one with the most context; the first reason where none fits.
-    """
-    reason = (
+def misfit(site: Site, combination: Combination, cards: CardSet) -> Reason | None:
+    """Why the build cannot serve the checkpoint on `cards`, however much they hold."""
+    return (
         cards.unusable
         or _unquantized(site, combination, cards)
         or cards.untold
         or _unsplit(site, combination, cards)
     )
-    if reason is not None:
-        return reason
+
+
+def best_fit(site: Site, combination: Combination, cards: CardSet) -> Candidate | Reason:
+    """The candidate on `cards` with the first way of drafting and the first cache dtype that reach
+    the workload's context, or else the one with the most context; the first reason where none fits.
+    Where `misfit` finds nothing.
+    """
     found = ways_of(site, combination, cards)
     if not isinstance(found, tuple):
         return found
+    if _is_hopeless(combination, cards):
+        return _least_shortage(site, combination, cards, found[-1])
     best: Candidate | None = None
     first: Reason | None = None
     for ways in found:
@@ -114,6 +118,34 @@ def best_fit(site: Site, combination: Combination, cards: CardSet) -> Candidate 
         return best
     assert first is not None
     return first
+
+
+def _is_hopeless(combination: Combination, cards: CardSet) -> bool:
+    """Whether the weights alone are more than the cards hold, whatever is drafted and cached."""
+    checkpoint, release = combination.checkpoint, combination.release
+    weights = checkpoint.max_bytes or 0
+    if release.memory_model is MemoryModel.LLAMA_CPP:
+        weights -= checkpoint.host_bytes
+    if combination.offload or release.memory_model is MemoryModel.COARSE_EXPERTS_IN_RAM:
+        weights -= checkpoint.expert_bytes(combination.model.architecture)
+    return bool(cards.gpus) and weights - _ROUNDING_BYTES > cards.most_weights_bytes
+
+
+def _least_shortage(
+    site: Site, combination: Combination, cards: CardSet, ways: tuple[Way | Reason, ...]
+) -> Reason:
+    """What `best_fit` answers where nothing fits: the shortage of the last way, which takes the
+    least, or else the first reason."""
+    for way in reversed(ways):
+        if isinstance(way, Way):
+            answer = _fitted(site, combination, cards, way)
+            assert not isinstance(answer, Candidate)
+            if isinstance(answer, OutOfMemory):
+                return answer
+    first = ways[0]
+    reason = _fitted(site, combination, cards, first) if isinstance(first, Way) else first
+    assert not isinstance(reason, Candidate)
+    return reason
 
 
 def _reaches(site: Site, candidate: Candidate) -> bool:
@@ -210,9 +242,7 @@ def _fitted(site: Site, served: Combination, cards: CardSet, way: Way) -> Candid
         fit=fit,
         hazards=hazards,
         settings=settings,
-        preferred=way.preferred,
-        spared=way.spared,
-        native=way.native,
+        formats=formats_of(site.matrix, release, served.checkpoint, cards.capabilities),
     )
 
 

@@ -7,19 +7,27 @@ take off. It tells what is hopelessly slow from what is not, and no more.
 from __future__ import annotations
 
 from gpuwright.catalogue import Matrix
-from gpuwright.site import Combination
+from gpuwright.engine_rows import ReleaseRow
+from gpuwright.host import Gpu
+from gpuwright.site import Combination, splits_tensors
 
 
 def tokens_per_second(combination: Combination, matrix: Matrix) -> int | None:
     """At most, for one request; None where a card's bandwidth or a size is unknown."""
-    rows = [matrix.gpu(gpu) for gpu in combination.gpus]
-    widths = [row.bandwidth_gb_per_s for row in rows if row is not None]
+    together = bytes_per_second(combination.gpus, combination.release, matrix)
     read = bytes_per_token(combination)
-    if not rows or len(widths) < len(rows) or None in widths or not read:
+    return together // read if together is not None and read else None
+
+
+def bytes_per_second(gpus: tuple[Gpu, ...], release: ReleaseRow, matrix: Matrix) -> int | None:
+    """What the cards read together; None where the bandwidth of one is unknown."""
+    rows = [matrix.gpu(gpu) for gpu in gpus]
+    widths = [row.bandwidth_gb_per_s for row in rows if row is not None]
+    if not rows or len(widths) < len(rows) or None in widths:
         return None
     slowest = min(width for width in widths if width is not None)
     # Layers that are split over cards are read one card after the other.
-    return slowest * 10**9 * combination.tensor_parallel_size // read
+    return slowest * 10**9 * (len(gpus) if splits_tensors(release) else 1)
 
 
 def bytes_per_token(combination: Combination) -> int:

@@ -21,7 +21,7 @@ from gpuwright.memory_request import SHARE_CAP
 from gpuwright.pace import tokens_per_second
 from gpuwright.plan import ModelFile, Plan, PlannedGpu, PlanWarning, Rejection, Speculation
 from gpuwright.refusals import gib
-from gpuwright.routing import route_for
+from gpuwright.routing import route
 from gpuwright.site import Combination, Site
 from gpuwright.ways import taken_by_itself
 
@@ -154,13 +154,13 @@ def _reasons(site: Site, best: Candidate) -> Iterator[str]:
         found = "fits" if best.not_applicable else "fits and can be applied here"
         yield f"{chosen.model.name}: the best model by our order that {found}"
     if pins.engine is None:
-        route = route_for(pins.workload, chosen)
-        first = (
+        first = route(pins.workload, chosen.model, chosen.capabilities)
+        order = (
             ""
-            if release.engine in route.order[:1]
-            else f"{', '.join(route.order)} in this order, as far as they fit; "
+            if release.engine in first.order[:1]
+            else f"{', '.join(first.order)} in this order, as far as they fit; "
         )
-        yield f"{release.engine} for {pins.workload.id}: {first}{route.because}"
+        yield f"{release.engine} for {pins.workload.id}: {order}{first.because}"
     else:
         yield f"{release.engine}: pinned"
     if chosen.tag.cuda is not None:
@@ -174,9 +174,9 @@ def _reasons(site: Site, best: Candidate) -> Iterator[str]:
         yield f"{chosen.checkpoint.id}: pinned"
     elif not chosen.gpus:
         yield f"{weights} weights: the finest that fit with enough context"
-    elif best.preferred:
+    elif best.formats.preferred:
         yield f"{weights} weights: the format to take on {chosen.gpus[0].name}"
-    elif best.native:
+    elif best.formats.native:
         yield f"{weights} weights: the finest that this card computes and that fit"
     else:
         yield f"{weights} weights: the finest that fit, expanded to 16 bits on this card"

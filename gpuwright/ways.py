@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpuwright import attention, compat
+from gpuwright import attention
 from gpuwright.attention_rows import AttentionBackendRow, Toolchain
 from gpuwright.drafting import draftings
 from gpuwright.feature_choice import exclusion, features_of
@@ -29,12 +29,6 @@ class Way:
     kv: KvCacheDtypeRow
     backend: AttentionBackendRow
     features: frozenset[str]
-    preferred: bool
-    """Whether the weights' format is the one to take on every card."""
-    spared: bool
-    """Whether finer weights come first where they have all the room that they need."""
-    native: bool
-    """Whether every card computes in the weights' format."""
     hazards: tuple[Possible, ...]
     """What may be met on some node."""
     context_hazards: tuple[Possible, ...]
@@ -107,7 +101,6 @@ def _dtypes(site: Site, combination: Combination) -> tuple[str, ...]:
 
 
 def _way(site: Site, combination: Combination, kv: KvCacheDtypeRow) -> Way | Reason:
-    release = combination.release
     backend = _backend(site, combination, kv)
     if not isinstance(backend, AttentionBackendRow):
         return backend
@@ -118,16 +111,12 @@ def _way(site: Site, combination: Combination, kv: KvCacheDtypeRow) -> Way | Rea
     reason = exclusion(site, used, kv, backend)
     if reason is not None:
         return reason
-    checkpoint, gpus = combination.checkpoint, combination.gpus
     hazards = possible(combination.by(combination.drafting, kv, backend, features), site.matrix)
     return Way(
         drafting=combination.drafting,
         kv=kv,
         backend=backend,
         features=features,
-        preferred=all(compat.preferred(gpu, checkpoint, site.matrix) for gpu in gpus),
-        spared=all(compat.spared(gpu, release, site.matrix) for gpu in gpus),
-        native=all(compat.native(gpu, release, checkpoint, site.matrix) for gpu in gpus),
         hazards=hazards,
         context_hazards=tuple(each for each in hazards if each[0].when.max_model_len),
     )

@@ -1,0 +1,165 @@
+"""What candidates are compared by: one number for each criterion, smaller first.
+
+A candidate that nobody has made a memory plan for yet has a bound: no plan can rank before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from gpuwright.fitting import Candidate
+from gpuwright.memory_request import slots_of
+from gpuwright.model_rows import ModelRow
+from gpuwright.pace import bytes_per_token
+from gpuwright.routing import route
+from gpuwright.rows import Effect, Preference, WorkloadRow
+from gpuwright.site import CardSet, Combination, Site
+from gpuwright.weight_formats import formats_of
+
+Rank = tuple[Any, ...]
+
+_CRITERIA = (
+    "it cannot be applied yet",
+    "its model is too small to be of use",
+    "it does not reach the context that the workload asks for",
+    "its weights are so coarse that answers suffer",
+    "it leaves experts to the CPU",
+    "it lacks a feature that the workload asks for",
+    "it holds fewer requests at once than the workload asks for",
+    "it reads too many bytes for each token to write as fast as the workload asks for",
+    "its model is the lesser one by the catalogue's order",
+    "it leaves more experts to the CPU",
+    "it keeps a smaller reserve than is advised",
+    "it meets a hazard that is better avoided",
+    "its engine comes later for this workload and card",
+    "it has less of what the workload prefers",
+    "its weights are not in the format to take on this card",
+    "its weights are expanded to 16 bits on this card",
+    "its weights are coarser",
+    "its cache dtype is coarser",
+    "it holds less context",
+    "it takes more cards for the same",
+)
+
+
+BEFORE_MERIT = 8
+"""How many criteria stand before the model's own merit."""
+LEAST_MERIT = 10
+"""Below it a model is one to try things with, and no answer to what would serve people."""
+_COARSE_MILLIBITS = 3500
+"""Thousandths of a bit; below it a larger model loses what it had over a smaller one."""
+
+_PREFERENCES: dict[Preference, Callable[[WorkloadRow, Candidate], int]] = {
+    Preference.CONTEXT: lambda workload, candidate: -candidate.fit.max_model_len,
+    Preference.REQUESTS: lambda workload, candidate: -candidate.requests(workload),
+    Preference.FORMAT: lambda workload, candidate: int(not candidate.formats.preferred),
+    Preference.CARDS: lambda workload, candidate: len(candidate.combination.gpus),
+}
+
+
+def bound(site: Site, combination: Combination, cards: CardSet, least_in_ram: int = 0) -> Rank:
+    """What no candidate of `combination` on `cards` ranks before, whatever fits: it meets every
+    wish, and leaves the experts of `least_in_ram` layers in RAM."""
+    model, release, checkpoint = combination.model, combination.release, combination.checkpoint
+    workload, count = site.pins.workload, len(cards.gpus)
+    formats = formats_of(site.matrix, release, checkpoint, cards.capabilities)
+    context = site.want.max_model_len or model.max_context_tokens
+    wishes = {
+        Preference.CONTEXT: -context,
+        Preference.REQUESTS: -(site.want.max_num_seqs or slots_of(site, release, cards)),
+        Preference.FORMAT: int(not formats.preferred),
+        Preference.CARDS: count,
+    }
+    bits = site.matrix.quantization(checkpoint.quantization).millibits_per_weight
+    return (
+        int(combination.tag.not_applicable is not None or checkpoint.files is None),
+        int(model.merit < LEAST_MERIT),
+        0,
+        int(bits < _COARSE_MILLIBITS),
+        int(least_in_ram > 0),
+        0,
+        0,
+        int(_is_slow(workload, combination, cards)),
+        -model.merit,
+        least_in_ram,
+        0,
+        0,
+        _place(workload, release.engine, model, cards.capabilities),
+        tuple([wishes[each] for each in workload.prefer]),
+        int(not (formats.preferred or formats.spared)),
+        int(not formats.native),
+        -bits,
+        0,
+        -context,
+        count,
+    )
+
+
+def rank(site: Site, least: Rank, candidate: Candidate) -> Rank:
+    """What is compared, one number per line of _CRITERIA; `least` is the candidate's bound."""
+    combination, fit, workload = candidate.combination, candidate.fit, site.pins.workload
+    formats = candidate.formats
+    target = workload.context_tokens
+    if not site.pins.auto_model:
+        # Who names a model knows how long its context can be; no model is chosen for a short one.
+        target = min(target, combination.model.max_context_tokens)
+    return (
+        least[0],
+        least[1],
+        _shortage(workload, fit.max_model_len, target),
+        least[3],
+        int(fit.cpu_expert_layers > 0),
+        sum([each not in combination.features for each in workload.asks]),
+        int(candidate.requests(workload) < workload.least_num_seqs),
+        least[7],
+        least[8],
+        fit.cpu_expert_layers,
+        int(fit.below_advice),
+        sum([row.effect is Effect.AVOID and not row.sets for row in candidate.hazards]),
+        least[12],
+        tuple([_PREFERENCES[each](workload, candidate) for each in workload.prefer]),
+        int(not (formats.preferred or (candidate.roomy and formats.spared))),
+        least[15],
+        least[16],
+        combination.release.kv_cache_dtypes.index(candidate.kv.id),
+        -fit.max_model_len,
+        least[19],
+    )
+
+
+def is_satisfying(rank: Rank) -> bool:
+    """Whether all that is asked for is met, so that no lesser model can do better and no expert
+    need leave its card."""
+    return not any(rank[1:BEFORE_MERIT])
+
+
+def falls_behind(rank: Rank, other: Rank) -> str | None:
+    """The first criterion on which `rank` is behind `other`; None where they are equal."""
+    pairs = zip(_CRITERIA, rank, other, strict=True)
+    return next((line for line, mine, theirs in pairs if mine > theirs), None)
+
+
+def _shortage(workload: WorkloadRow, context: int, target: int) -> int:
+    """0 where the context is reached; how much is missing counts where context is preferred."""
+    if context >= target:
+        return 0
+    return target - context if Preference.CONTEXT in workload.prefer else 1
+
+
+def _is_slow(workload: WorkloadRow, combination: Combination, cards: CardSet) -> bool:
+    if not workload.least_tokens_per_second or cards.bytes_per_second is None:
+        return False
+    # As `tokens_per_second` has it, without its division.
+    read = bytes_per_token(combination)
+    return cards.bytes_per_second < workload.least_tokens_per_second * read
+
+
+@lru_cache(maxsize=1 << 12)
+def _place(
+    workload: WorkloadRow, engine: str, model: ModelRow, capabilities: tuple[str | None, ...]
+) -> int:
+    """Of the engine in the order of the first route that covers the card."""
+    order = route(workload, model, capabilities).order
+    return order.index(engine) if engine in order else len(order)
