@@ -134,47 +134,58 @@ def openings(
 ) -> Iterator[Opening | Failure]:
     """Every way in which `build` may serve `model`, with experts in RAM only where `offload`."""
     release, tag = build
+    key = (release, tag, model)
+    if key not in site.pins.openings:
+        site.pins.openings[key] = tuple(_anywhere(site, build, model))
+    build_row = release.build if tag.applicable else None
+    for each in site.pins.openings[key]:
+        if isinstance(each, Failure):
+            yield each
+            continue
+        combination = Combination(
+            release=release, tag=tag, model=model, checkpoint=each, offload=offload
+        )
+        reason = disk_reason(site.host, site.want, each, release, build_row)
+        if reason is not None:
+            yield Failure(label=combination.label, reason=reason)
+            continue
+        for cards in card_sets(site, release, tag, model):
+            reason = misfit(site, combination, cards)
+            if reason is None:
+                yield Opening(combination=combination, cards=cards)
+            else:
+                yield Failure(label=combination.label + cards.label, reason=reason)
+
+
+def _anywhere(site: Site, build: Build, model: ModelRow) -> Iterator[CheckpointRow | Failure]:
+    """The checkpoints of `model` that `build` may serve on some node as it is wanted, and why it
+    may not serve the others."""
+    release, tag = build
     meant = [row for row in site.pins.checkpoints(model) if _meant_for(release, row)]
     if not meant and not site.pins.auto_model:
         engines = {engine for row in site.pins.checkpoints(model) for engine in row.engines}
-        reason = Needs(
+        reason: Reason | None = Needs(
             subject=site.pins.checkpoint.id if site.pins.checkpoint else model.id,
             needed=f"a checkpoint that {release.engine} loads ({', '.join(release.formats)})",
             found=f"what is for {', '.join(sorted(engines))}",
             row=model.id,
         )
-        yield Failure(label=release_label(release, tag), reason=reason)
+        yield Failure(label=release_label(release, tag), reason=needs)
     for checkpoint in meant:
-        combination = Combination(
-            release=release, tag=tag, model=model, checkpoint=checkpoint, offload=offload
+        reason = (
+            compat.served(release, checkpoint)
+            or compat.cache(site.pins.kv_cache_dtype, release)
+            or compat.published_size(checkpoint)
+            or compat.context(site.want.max_model_len, model)
+            or compat.sequences(site.want, release, site.pins.workload)
+            or compat.batching(site.want, release)
+            or compat.experts(site.want, release, model)
         )
-        yield from _of_checkpoint(site, combination)
-
-
-def _of_checkpoint(site: Site, combination: Combination) -> Iterator[Opening | Failure]:
-    release, tag, checkpoint = combination.release, combination.tag, combination.checkpoint
-    reason = (
-        compat.served(release, checkpoint)
-        or compat.cache(site.pins.kv_cache_dtype, release)
-        or compat.published_size(checkpoint)
-        or compat.context(site.want.max_model_len, combination.model)
-        or compat.sequences(site.want, release, site.pins.workload)
-        or compat.batching(site.want, release)
-        or compat.experts(site.want, release, combination.model)
-        or disk_reason(
-            site.host, site.want, checkpoint, release, release.build if tag.applicable else None
-        )
-    )
-    label = combination.label
-    if reason is not None:
-        yield Failure(label=label, reason=reason)
-        return
-    for cards in card_sets(site, release, tag, combination.model):
-        reason = misfit(site, combination, cards)
         if reason is None:
-            yield Opening(combination=combination, cards=cards)
+            yield checkpoint
         else:
-            yield Failure(label=label + cards.label, reason=reason)
+            label = f"{release_label(release, tag)}, {checkpoint.id}"
+            yield Failure(label=label, reason=reason)
 
 
 def _meant_for(release: ReleaseRow, checkpoint: CheckpointRow) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from gpuwright import compat
 from gpuwright.attention_rows import AttentionBackendRow
@@ -15,6 +16,7 @@ from gpuwright.memory import coarse, llama_cpp, sglang, vllm
 from gpuwright.memory.request import MIB, Fit, MemoryRequest
 from gpuwright.memory_request import memory_request, slots_of
 from gpuwright.refusals import Hazardous, Needs, OutOfMemory, Reason
+from gpuwright.remedies import Remedy
 from gpuwright.rows import Effect, KvCacheDtypeRow, Scalar, WorkloadRow
 from gpuwright.site import CardSet, Combination, Site, splits_tensors
 from gpuwright.ways import Way, ways_of
@@ -102,7 +104,7 @@ def best_fit(site: Site, combination: Combination, cards: CardSet) -> Candidate 
     if not isinstance(found, tuple):
         return found
     if _is_hopeless(combination, cards):
-        return _least_shortage(site, combination, cards, found[-1])
+        return TooLarge(partial(_least_shortage, site, combination, cards, found[-1]))
     best: Candidate | None = None
     first: Reason | None = None
     for ways in found:
@@ -118,6 +120,41 @@ def best_fit(site: Site, combination: Combination, cards: CardSet) -> Candidate 
         return best
     assert first is not None
     return first
+
+
+class TooLarge:
+    """The Reason where weights alone are more than cards hold: what exactly is short, which is for
+    people to read, is worked out where it is read."""
+
+    __slots__ = ("_reason", "_work")
+
+    def __init__(self, work: Callable[[], Reason]) -> None:
+        self._work = work
+        self._reason: Reason | None = None
+
+    @property
+    def reason(self) -> Reason:
+        if self._reason is None:
+            self._reason = self._work()
+        return self._reason
+
+    @property
+    def needed(self) -> str | None:
+        return getattr(self.reason, "needed", None)
+
+    @property
+    def found(self) -> str | None:
+        return getattr(self.reason, "found", None)
+
+    @property
+    def row(self) -> str | None:
+        return getattr(self.reason, "row", None)
+
+    def sentence(self) -> str:
+        return self.reason.sentence()
+
+    def remedies(self) -> tuple[Remedy, ...]:
+        return self.reason.remedies()
 
 
 def _is_hopeless(combination: Combination, cards: CardSet) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
 
 from gpuwright.catalogue import Matrix, find, resolve
 from gpuwright.contradictions import Pinned, contradictions
@@ -35,6 +37,8 @@ class Pins:
     speculation: FeatureRow | None
     """The pinned way of drafting; with none pinned, `want.speculative` says whether any may be."""
     drafter: CheckpointRow | None
+    openings: dict[Hashable, tuple[Any, ...]] = field(default_factory=dict, compare=False)
+    """What `candidates.openings` has found out whatever the node: nodes are many, wants few."""
 
     def admits_release(self, release: ReleaseRow, tag: BuildTagRow) -> bool:
         return (
@@ -47,6 +51,7 @@ class Pins:
         return (self.checkpoint,) if self.checkpoint is not None else model.weights
 
 
+@lru_cache(maxsize=256)
 def resolve_pins(want: Want, matrix: Matrix) -> Pins:
     """What the names in `want` mean; WantError with every unknown name and its nearest one."""
     faults: list[str] = []

@@ -1,5 +1,6 @@
 """The result of a decision, as data: what one node will serve, with what, and why."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any
@@ -146,7 +147,8 @@ class Plan:
     files: tuple[ModelFile, ...]
     reasons: tuple[str, ...]
     warnings: tuple[PlanWarning, ...] = ()
-    why_not: tuple[Rejection, ...] = ()
+    others: Callable[[], tuple[Rejection, ...]] = field(default=tuple, compare=False, repr=False)
+    """What `why_not` says: many lines that few read, so they are written where they are read."""
     not_applicable: str | None = None
     """One line that says why this plan can be shown but not applied; None: it can be applied."""
     devices: tuple[MemoryPlan, ...] = ()
@@ -166,6 +168,11 @@ class Plan:
     """Checkpoint that lets prompts hold images, where the engine wants one of its own."""
     assumed: tuple[str, ...] = ()
     """What nobody measured or said, and the plan takes to be so; one sentence each."""
+
+    @property
+    def why_not(self) -> tuple[Rejection, ...]:
+        """Each other candidate with why it is not this plan."""
+        return self.others()
 
     @property
     def ram_bytes(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -28,8 +28,8 @@ from gpuwright.ways import taken_by_itself
 FEW_THREADS = 8
 
 
-def plan_of(site: Site, best: Candidate, why_not: tuple[Rejection, ...]) -> Plan:
-    """The Plan of `best`; `why_not` is what is said of the others."""
+def plan_of(site: Site, best: Candidate, others: Callable[[], tuple[Rejection, ...]]) -> Plan:
+    """The Plan of `best`; `others` says why the others are not it."""
     want, chosen, details = site.want, best.combination, best.fit.details()
     return Plan(
         service=want.service,
@@ -65,7 +65,7 @@ def plan_of(site: Site, best: Candidate, why_not: tuple[Rejection, ...]) -> Plan
         ),
         reasons=tuple(_reasons(site, best)),
         warnings=tuple(dict.fromkeys(_warnings(site, best, details))),
-        why_not=why_not,
+        others=others,
         not_applicable=best.not_applicable,
         parameters=_parameters(site, best, details),
         figures=asdict(details.figures),

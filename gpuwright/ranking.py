@@ -66,9 +66,10 @@ def bound(site: Site, combination: Combination, cards: CardSet, least_in_ram: in
     workload, count = site.pins.workload, len(cards.gpus)
     formats = formats_of(site.matrix, release, checkpoint, cards.capabilities)
     context = site.want.max_model_len or model.max_context_tokens
+    requests = site.want.max_num_seqs or slots_of(site, release, cards)
     wishes = {
         Preference.CONTEXT: -context,
-        Preference.REQUESTS: -(site.want.max_num_seqs or slots_of(site, release, cards)),
+        Preference.REQUESTS: -requests,
         Preference.FORMAT: int(not formats.preferred),
         Preference.CARDS: count,
     }
@@ -80,7 +81,7 @@ def bound(site: Site, combination: Combination, cards: CardSet, least_in_ram: in
         int(bits < _COARSE_MILLIBITS),
         int(least_in_ram > 0),
         0,
-        0,
+        int(requests < workload.least_num_seqs),
         int(_is_slow(workload, combination, cards)),
         -model.merit,
         least_in_ram,

@@ -7,11 +7,11 @@ the best of another engine is not taken is what people ask.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from gpuwright.candidates import Build, Failure, Opening, may_offload, openings
-from gpuwright.fitting import Candidate
+from gpuwright.fitting import Candidate, TooLarge
 from gpuwright.model_rows import ModelRow
 from gpuwright.plan import Rejection
 from gpuwright.ranking import Rank, bound, falls_behind, is_satisfying, rank
@@ -34,19 +34,33 @@ class _Asked:
     """Which the opening could only rank behind, where it was not looked at."""
 
 
-@dataclass(slots=True)
 class Found:
-    """What came of openings, each list in the matrix's order."""
+    """What came of openings, in the matrix's order."""
 
-    ranked: list[Ranked] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
-    passed: list[Rejection] = field(default_factory=list)
-    """Those that were not looked at."""
+    def __init__(self, entries: Iterable[_Asked | Failure] = ()) -> None:
+        self._entries = list(entries)
+        self.ranked: list[Ranked] = []
+        for each in self._entries:
+            if isinstance(each, _Asked) and isinstance(each.answer, Candidate):
+                assert each.rank is not None
+                self.ranked.append((each.rank, each.answer))
 
     def add(self, other: Found) -> None:
+        self._entries += other._entries
         self.ranked += other.ranked
-        self.failures += other.failures
-        self.passed += other.passed
+
+    def failures(self) -> Iterator[Failure]:
+        for each in self._entries:
+            if isinstance(each, Failure):
+                yield each
+            elif each.answer is not None and not isinstance(each.answer, Candidate):
+                yield Failure(label=each.opening.label, reason=each.answer)
+
+    def passed(self) -> Iterator[Rejection]:
+        """Those that were not looked at."""
+        for each in self._entries:
+            if isinstance(each, _Asked) and each.answer is None and each.leader is not None:
+                yield _passed(each, each.leader)
 
 
 def found_of(site: Site, running: list[Build], model: ModelRow) -> Found:
@@ -73,7 +87,7 @@ def found_of(site: Site, running: list[Build], model: ModelRow) -> Found:
         }
         _look(site, again, satisfied=True)
         of_each |= again
-    return _sorted_out(each for entries in of_each.values() for each in entries)
+    return Found(each for entries in of_each.values() for each in entries)
 
 
 def _look(site: Site, of_each: dict[Build, list[_Asked | Failure]], *, satisfied: bool) -> bool:
@@ -112,7 +126,7 @@ def _with_experts_in_ram(site: Site, entry: _Asked | Failure) -> _Asked | Failur
     opening, answer = entry.opening, entry.answer
     combination = replace(opening.combination, offload=True)
     again = Opening(combination=combination, cards=opening.cards)
-    if isinstance(answer, OutOfMemory):
+    if isinstance(answer, OutOfMemory | TooLarge):
         layers = _least_in_ram(again)
         return _Asked(opening=again, least=bound(site, combination, opening.cards, layers))
     if isinstance(answer, Candidate):
@@ -128,21 +142,6 @@ def _least_in_ram(opening: Opening) -> int:
     over = (checkpoint.max_bytes or 0) - checkpoint.host_bytes - opening.cards.most_weights_bytes
     least = max(1, over * shape.moe_layers // experts) if experts else 1
     return shape.layers - shape.moe_layers + least
-
-
-def _sorted_out(entries: Iterable[_Asked | Failure]) -> Found:
-    found = Found()
-    for each in entries:
-        if isinstance(each, Failure):
-            found.failures.append(each)
-        elif isinstance(each.answer, Candidate):
-            assert each.rank is not None
-            found.ranked.append((each.rank, each.answer))
-        elif each.answer is not None:
-            found.failures.append(Failure(label=each.opening.label, reason=each.answer))
-        elif each.leader is not None:
-            found.passed.append(_passed(each, each.leader))
-    return found
 
 
 def _passed(asked: _Asked, leader: _Asked) -> Rejection:

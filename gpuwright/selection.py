@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 from gpuwright.candidates import Build, Failure, Opening, builds, may_apply, may_offload, openings
 from gpuwright.catalogue import Matrix, resolve
@@ -63,15 +64,20 @@ def _planned(site: Site) -> Plan | list[Failure]:
         every, failures = builds(site, superseded=True)
         more, passed = _found(site, [each for each in every if each not in running])
         found.add(more)
-    failures += found.failures
     if not found.ranked:
-        return failures
+        return [*failures, *found.failures()]
     (best_rank, best), *losers = sorted(found.ranked, key=lambda each: each[0])
-    why_not = [failure.rejection for failure in failures]
-    why_not += [_lost(loser, rank, best_rank) for rank, loser in losers]
-    why_not += found.passed
-    why_not += [Rejection(candidate=model.id, reason=_PASSED) for model in passed]
-    return plan_of(site, best, tuple(why_not))
+
+    @cache
+    def others() -> tuple[Rejection, ...]:
+        return (
+            *(failure.rejection for failure in (*failures, *found.failures())),
+            *(_lost(loser, rank, best_rank) for rank, loser in losers),
+            *found.passed(),
+            *(Rejection(candidate=model.id, reason=_PASSED) for model in passed),
+        )
+
+    return plan_of(site, best, others)
 
 
 def _found(site: Site, running: list[Build]) -> tuple[Found, list[ModelRow]]:
