@@ -164,7 +164,7 @@ def _anywhere(site: Site, build: Build, model: ModelRow) -> Iterator[CheckpointR
     meant = [row for row in site.pins.checkpoints(model) if _meant_for(release, row)]
     if not meant and not site.pins.auto_model:
         engines = {engine for row in site.pins.checkpoints(model) for engine in row.engines}
-        reason: Reason | None = Needs(
+        needs = Needs(
             subject=site.pins.checkpoint.id if site.pins.checkpoint else model.id,
             needed=f"a checkpoint that {release.engine} loads ({', '.join(release.formats)})",
             found=f"what is for {', '.join(sorted(engines))}",
