@@ -11,6 +11,7 @@ from gpuwright.rows import KvCacheDtypeRow
 from gpuwright.site import Combination, Site
 
 PREFIX_CACHING, VISION, OFFLOAD = "prefix-caching", "vision", "expert-offload"
+CHAT_TEMPLATE, LORA = "chat-template", "lora"
 STRUCTURED_OUTPUT, TOOLS, REASONING = "structured-output", "tool-calls", "reasoning"
 _PARSERS = (("{tool_parser}", "tool"), ("{reasoning_parser}", "reasoning"))
 
@@ -24,6 +25,8 @@ def features_of(site: Site, combination: Combination) -> frozenset[str] | Reason
         if want.prefix_caching is None
         else want.prefix_caching,
         VISION: want.vision,
+        CHAT_TEMPLATE: want.chat_template is not None,
+        LORA: want.lora is not None,
         STRUCTURED_OUTPUT: workload.structured_output or want.structured_output is not None,
         TOOLS: True,
         REASONING: True,
@@ -31,6 +34,8 @@ def features_of(site: Site, combination: Combination) -> frozenset[str] | Reason
     pinned = {
         PREFIX_CACHING: want.prefix_caching is True,
         VISION: want.vision,
+        CHAT_TEMPLATE: want.chat_template is not None,
+        LORA: want.lora is not None,
         STRUCTURED_OUTPUT: want.structured_output is not None,
     }
     found = {combination.drafting.row.id} if combination.drafting is not None else set()

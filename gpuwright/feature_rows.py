@@ -40,7 +40,9 @@ class FeatureSupport:
 
     `arguments` switch it on and `off_arguments` off; an engine that has it without being told needs
     none. Placeholders: `{tokens}`, `{draft_tokens}` (one more), `{drafter}`, `{projector}`,
-    `{tool_parser}`, `{reasoning_parser}`, `{grammar}`, `{layers}`.
+    `{tool_parser}`, `{reasoning_parser}`, `{grammar}`, `{layers}`, and what an operator brings:
+    `{images}`, `{chat_template}`, `{adapters}`, `{adapters_and_none}`, `{lora_rank}`,
+    `{lora_files}`; `{lora_pairs}` becomes several words.
     """
 
     grade: Grade

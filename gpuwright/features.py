@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from gpuwright.engine_rows import ReleaseRow
@@ -74,7 +74,7 @@ def _met(
         yield f"attention backend {backend}"
 
 
-def filled(arguments: tuple[str, ...], values: dict[str, str]) -> tuple[str, ...]:
+def filled(arguments: Iterable[str], values: dict[str, str]) -> tuple[str, ...]:
     """`arguments` with `{name}` replaced for each name in `values`; other braces stay."""
     words = []
     for word in arguments:

@@ -260,7 +260,11 @@ def _tensorrt_llm(plan: Plan, layout: Layout, model_path: str, engine_dir: str) 
         str(plan.max_num_seqs),
         "--config",
         f"{RUN}/{runtime_directory(plan)}/config.yaml",
+        *(word for word in plan.feature_arguments if not word.startswith("{")),
     ]
+    if at_least(plan.release, "1.3.0"):
+        # Before (NVIDIA/TensorRT-LLM pull request 11711) it was called as its directory is.
+        argv += ["--served_model_name", plan.served_model_name]
     return Launch(
         argv=tuple(argv),
         environment=python_environment(plan, layout, engine_dir),
@@ -271,7 +275,7 @@ def _tensorrt_llm(plan: Plan, layout: Layout, model_path: str, engine_dir: str) 
 
 def _tensorrt_llm_settings(plan: Plan) -> dict[str, Any]:
     """What only its configuration file can say; a word for the backend that it does not know would
-    be replaced in silence. Arguments of features are fragments of the file, in JSON."""
+    be replaced in silence. Arguments of features that are JSON are fragments of the file."""
     settings: dict[str, Any] = {
         "attn_backend": backend_word(plan.engine, plan.attention_backend),
         "enable_chunked_prefill": True,
@@ -282,8 +286,8 @@ def _tensorrt_llm_settings(plan: Plan) -> dict[str, Any]:
             "max_tokens": plan.max_model_len * plan.max_num_seqs,
         },
     }
-    for fragment in plan.feature_arguments:
-        settings |= json.loads(fragment)
+    for word in plan.feature_arguments:
+        settings |= json.loads(word) if word.startswith("{") else {}
     return settings
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from gpuwright import compat
 from gpuwright.card_rules import sound, whole
 from gpuwright.engine_rows import MemoryModel
-from gpuwright.feature_choice import VISION
+from gpuwright.feature_choice import LORA, VISION
 from gpuwright.feature_rows import FeatureSupport
 from gpuwright.features import filled, support_of
 from gpuwright.fitting import Candidate
@@ -23,9 +23,12 @@ from gpuwright.plan import ModelFile, Plan, PlannedGpu, PlanWarning, Rejection, 
 from gpuwright.refusals import gib
 from gpuwright.routing import route
 from gpuwright.site import Combination, Site
+from gpuwright.want import Want
 from gpuwright.ways import taken_by_itself
 
 FEW_THREADS = 8
+LORA_RANK = 16
+"""vLLM's own bound where nobody says one: an adapter of a higher rank is refused by it."""
 
 
 def plan_of(site: Site, best: Candidate, others: Callable[[], tuple[Rejection, ...]]) -> Plan:
@@ -118,10 +121,21 @@ def _feature_arguments(site: Site, best: Candidate) -> Iterator[str]:
         if not isinstance(support, FeatureSupport):
             continue
         if row.id in chosen.features:
-            yield from filled(support.arguments, _words(site, best, support))
+            yield from filled(
+                _with_adapters(support.arguments, site.want), _words(site, best, support)
+            )
         elif row.id != VISION or chosen.model.architecture.vision:
             yield from support.off_arguments
     yield from chosen.model.arguments.get(chosen.release.engine, ())
+
+
+def _with_adapters(arguments: tuple[str, ...], want: Want) -> Iterator[str]:
+    """`{lora_pairs}` is one word for each adapter."""
+    for word in arguments:
+        if word == "{lora_pairs}":
+            yield from (f"{name}={path}" for name, path in (want.lora or {}).items())
+        else:
+            yield word
 
 
 def _words(site: Site, best: Candidate, support: FeatureSupport) -> dict[str, str]:
@@ -134,9 +148,24 @@ def _words(site: Site, best: Candidate, support: FeatureSupport) -> dict[str, st
         words["draft_tokens"] = str(chosen.drafting.tokens + 1)
     if support.words:
         words["grammar"] = site.want.structured_output or support.words[0]
+    words |= _brought(site.want)
     if best.layers_in_ram:
         words["layers"] = str(best.layers_in_ram)
     return words
+
+
+def _brought(want: Want) -> dict[str, str]:
+    """Placeholders of what the operator brings."""
+    adapters = want.lora or {}
+    return {
+        "images": str(want.images_per_prompt or 1),
+        "chat_template": want.chat_template or "",
+        "adapters": str(len(adapters)),
+        # Requests without an adapter take a place of the batch, too.
+        "adapters_and_none": str(len(adapters) + 1),
+        "lora_rank": str(want.max_lora_rank or LORA_RANK),
+        "lora_files": ",".join(adapters.values()),
+    }
 
 
 def _assumed(site: Site, best: Candidate) -> Iterator[str]:
@@ -145,6 +174,8 @@ def _assumed(site: Site, best: Candidate) -> Iterator[str]:
     yield from chosen.checkpoint.assumptions
     if chosen.drafting is not None and chosen.drafting.drafter is not None:
         yield from chosen.drafting.drafter.assumptions
+    if LORA in chosen.features:
+        yield "LoRA adapters: what they take of the cards is not reckoned"
 
 
 def _reasons(site: Site, best: Candidate) -> Iterator[str]:

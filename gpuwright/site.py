@@ -98,6 +98,8 @@ class Site:
             want.prefix_caching,
             want.structured_output,
             want.vision,
+            want.chat_template is not None,
+            want.lora is not None,
         )
         object.__setattr__(self, "taste", taste)
         total = self.host.memory_total_bytes

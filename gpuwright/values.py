@@ -21,6 +21,9 @@ _GPU = re.compile(r"\d{1,3}|(?:GPU|MIG)-[0-9A-Za-z-]{1,64}", re.ASCII)
 _LOWEST_PORT = 1024
 _EMPTIED = ("/tmp", "/var/tmp", "/run", "/var/run", "/var/lock")  # noqa: S108  refused, not used
 """Directories that a boot, or a timer, empties."""
+_HIDDEN = (*_EMPTIED, "/proc", "/sys", "/dev", "/home", "/root")
+"""What a service has of its own, or does not see."""
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9._/+-]+", re.ASCII)
 _NOT_ON_DISK = ("/proc", "/sys", "/dev")
 _SYSTEM = (
     "/",
@@ -198,6 +201,46 @@ def read_directory(value: object) -> str:
     if path in _SYSTEM:
         raise ValueError(f"{quoted(path)} is the system's own, needs a directory below it")
     return path
+
+
+def read_served_path(value: object) -> str:
+    """A path that the service itself reads; some engines part lists of such at = and commas."""
+    path = read_node_path(value)
+    if not _PLAIN_PATH.fullmatch(path) or path == "/":
+        raise ValueError(
+            f"{quoted(path)} needs an absolute path of letters, digits and . _ / + - alone"
+        )
+    for place in _HIDDEN:
+        if f"{path}/".startswith(f"{place}/"):
+            raise ValueError(f"{quoted(path)} is hidden from the service, as all of {place} is")
+    return path
+
+
+_MOST_ADAPTERS = 16
+
+
+def read_adapters(value: object) -> dict[str, str]:
+    """Name of each adapter -> its path on the node."""
+    if not isinstance(value, Mapping) or not 1 <= len(value) <= _MOST_ADAPTERS:
+        found = f"{len(value)} of them" if isinstance(value, Mapping) else quoted(value)
+        raise ValueError(f"needs 1 to {_MOST_ADAPTERS} adapters as name: path, found {found}")
+    adapters: dict[str, str] = {}
+    for name, path in value.items():
+        try:
+            adapters[read_name(name)] = read_served_path(path)
+        except ValueError as error:
+            raise ValueError(f"{clipped(name)}: {error}") from None
+    return adapters
+
+
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+
+
+def read_lora_rank(value: object) -> int:
+    rank = read_whole(LORA_RANKS[0], LORA_RANKS[-1])(value)
+    if rank not in LORA_RANKS:
+        raise ValueError(f"needs one of {', '.join(map(str, LORA_RANKS))}, found {rank}")
+    return rank
 
 
 def read_local_path(value: object) -> Path:

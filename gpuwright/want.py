@@ -15,14 +15,17 @@ from gpuwright.reading import read_file
 from gpuwright.refusals import WantError
 from gpuwright.values import (
     SpeculativeWant,
+    read_adapters,
     read_address,
     read_directory,
     read_gpus,
     read_local_path,
+    read_lora_rank,
     read_name,
     read_node_path,
     read_port,
     read_proxy,
+    read_served_path,
     read_service,
     read_speculative,
     read_switch,
@@ -53,6 +56,11 @@ class Want:
     prefix_caching: bool | None = None
     structured_output: str | None = None
     vision: bool = False
+    images_per_prompt: int | None = None
+    chat_template: str | None = None
+    lora: dict[str, str] | None = None
+    """Name of each adapter -> its path on the node."""
+    max_lora_rank: int | None = None
     expert_offload: bool | None = None
     """Whether experts are computed by the CPU; None: where the cards alone do not hold them."""
     gpus: tuple[str, ...] | None = None
@@ -96,12 +104,24 @@ class Want:
         if faults:
             raise WantError(*faults)
         want = cls(**values)
-        if f"{want.model_store}/".startswith(f"{want.cache}/"):
+        want._check()
+        return want
+
+    def _check(self) -> None:
+        """WantError where one key contradicts another."""
+        if f"{self.model_store}/".startswith(f"{self.cache}/"):
             raise WantError(
-                f"model_store: {quoted(want.model_store)} is inside cache {quoted(want.cache)}, "
+                f"model_store: {quoted(self.model_store)} is inside cache {quoted(self.cache)}, "
                 "which may be removed at any time"
             )
-        return want
+        if self.images_per_prompt is not None and not self.vision:
+            raise WantError("images_per_prompt: needs vision: true")
+        if self.max_lora_rank is not None and self.lora is None:
+            raise WantError("max_lora_rank: needs lora")
+        if self.served_model_name in (self.lora or {}):
+            raise WantError(
+                f"lora: {quoted(self.served_model_name)} is what the model itself is called"
+            )
 
     def hub_token(self) -> str | None:
         """The hub's token; None where no file is named. WantError where it cannot be had."""
@@ -143,6 +163,10 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "prefix_caching": read_switch,
     "structured_output": read_name,
     "vision": read_switch,
+    "images_per_prompt": read_whole(1, 64),
+    "chat_template": read_served_path,
+    "lora": read_adapters,
+    "max_lora_rank": read_lora_rank,
     "expert_offload": read_switch,
     "gpus": read_gpus,
     "tensor_parallel_size": read_whole(1, 64),

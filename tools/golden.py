@@ -1,5 +1,5 @@
-"""Golden decisions: every rig of tests/hosts with every want below, one YAML file per rig; and
-what commands answer on docs/cli.md.
+"""Golden decisions: every rig of tests/hosts with every want below, one YAML file per rig; units of
+`tools/golden_units.py`; and what commands answer on docs/cli.md.
 
 `python -m tools.golden` writes them anew; the diff is what is reviewed. Tests compare.
 """
@@ -26,6 +26,7 @@ from gpuwright.selection import decide
 from gpuwright.sketch import read_sketch
 from gpuwright.strict import read_yaml
 from gpuwright.want import Want
+from tools.golden_units import SERVICES, wanted_files
 
 TESTS = Path(__file__).parent.parent / "tests"
 HOSTS = TESTS / "hosts"
@@ -165,16 +166,18 @@ def _answer(line: str) -> str:
 
 
 def main() -> int:
-    wanted = {path_of(rig): golden_file(rig) for rig in rigs()}
+    wanted = {path_of(rig): golden_file(rig) for rig in rigs()} | wanted_files()
     for path in (CLI_PAGE, KV_PAGE):
         page = path.read_text(encoding="utf-8")
         if cli_page(page) != page:
             path.write_text(cli_page(page), encoding="utf-8")
             print(f"wrote {path.name}")
-    for path in sorted({path for path in PLANS.rglob("*") if path.is_file()} - set(wanted)):
+    found = {path for folder in (PLANS, SERVICES) for path in folder.rglob("*") if path.is_file()}
+    for path in sorted(found - set(wanted)):
         print(f"removed {path.relative_to(TESTS)}")
         path.unlink()
-    PLANS.mkdir(exist_ok=True)
+    for folder in (PLANS, SERVICES):
+        folder.mkdir(exist_ok=True)
     for path, text in wanted.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")

@@ -23,6 +23,13 @@ PLACEHOLDERS = {
     "reasoning_parser",
     "grammar",
     "layers",
+    "images",
+    "chat_template",
+    "adapters",
+    "adapters_and_none",
+    "lora_rank",
+    "lora_files",
+    "lora_pairs",
 }
 
 
@@ -167,3 +174,62 @@ def test_tensors_are_split_over_unequal_cards_only_where_both_pins_say_so():
     plan = planned_on(mixed, {**data, "tensor_parallel_size": 2, "max_num_seqs": 1})
     assert plan.tensor_parallel_size == 2
     assert any("unequal cards" in line for line in warnings_of(plan))
+
+
+BROUGHT = {
+    "chat_template": "/srv/chat.jinja",
+    "lora": {"tone": "/srv/lora/tone", "law": "/srv/lora/law"},
+    "max_lora_rank": 64,
+}
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        (
+            "vllm",
+            "--chat-template /srv/chat.jinja --enable-lora --max-loras 2 --max-lora-rank 64 "
+            "--lora-modules tone=/srv/lora/tone law=/srv/lora/law",
+        ),
+        (
+            "sglang",
+            "--chat-template /srv/chat.jinja --enable-lora --max-loras-per-batch 3 "
+            "--lora-paths tone=/srv/lora/tone law=/srv/lora/law",
+        ),
+        (
+            "llama.cpp",
+            "--chat-template-file /srv/chat.jinja --lora /srv/lora/tone,/srv/lora/law "
+            "--lora-init-without-apply",
+        ),
+    ],
+)
+def test_what_an_operator_brings_is_said_to_the_engine(engine, words):
+    plan = planned_on(["A100 80GB"], {"model": "llama-3.1-8b", "engine": engine, **BROUGHT})
+    assert words in " ".join(arguments(plan))
+    assert any(text.startswith("LoRA adapters") for text in plan.assumed)
+
+
+def test_an_engine_without_adapters_is_refused_with_its_reason():
+    pins = {"model": "llama-3.1-8b", "engine": "tensorrt-llm", "lora": BROUGHT["lora"]}
+    refusal = refused_on(["H100"], pins, python="3.12")
+    assert "no option that names adapters" in refusal.sentence()
+
+
+def test_adapters_and_drafts_stand_side_by_side_where_the_engine_lets_them():
+    pins = {"model": "gemma-4-31b", "engine": "sglang", "speculative": "mtp"}
+    assert planned_on(["H100", "H100"], pins).speculation
+    refusal = refused_on(["H100", "H100"], {**pins, "lora": BROUGHT["lora"]})
+    assert "Gemma 4's assistant" in refusal.sentence()
+
+
+@pytest.mark.parametrize(
+    ("engine", "flag", "limit"),
+    [
+        ("vllm", "--limit-mm-per-prompt", '{"image":3,"video":0}'),
+        ("sglang", "--limit-mm-data-per-request", '{"image":3,"video":0}'),
+    ],
+)
+def test_a_prompt_holds_as_many_images_as_are_wanted(engine, flag, limit):
+    pins = {"model": "qwen3.6-27b", "engine": engine, "vision": True, "images_per_prompt": 3}
+    words = arguments(planned_on(["A100 80GB"], pins))
+    assert words[words.index(flag) + 1] == limit

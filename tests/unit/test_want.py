@@ -68,6 +68,27 @@ def test_every_fault_is_reported_at_once():
         ("gpus", [0, "0"]),
         ("gpus", True),
         ("gpus", {"0": 1}),
+        ("images_per_prompt", 0),
+        ("chat_template", "chat.jinja"),
+        ("chat_template", "/srv/../etc/shadow"),
+        ("chat_template", "/srv/a b"),
+        ("chat_template", "/srv/a,b"),
+        ("chat_template", "/srv/a=b"),
+        ("chat_template", "/srv/$(id)"),
+        ("chat_template", "/srv/{drafter}"),
+        ("chat_template", "/home/me/chat.jinja"),
+        ("chat_template", "/tmp/chat.jinja"),
+        ("chat_template", "/"),
+        ("lora", {}),
+        ("lora", []),
+        ("lora", "a=/srv/a"),
+        ("lora", {"a=b": "/srv/a"}),
+        ("lora", {"--x": "/srv/a"}),
+        ("lora", {"a": "a"}),
+        ("lora", {"a": None}),
+        ("lora", {1: "/srv/a"}),
+        ("lora", {f"a{n}": "/srv/a" for n in range(17)}),
+        ("max_lora_rank", 24),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_key(key, value):
@@ -216,3 +237,16 @@ def test_any_mapping_is_a_want_or_a_want_error(data):
         assert error.faults
     else:
         assert 1024 <= want.port <= 65535
+
+
+@pytest.mark.parametrize(
+    ("data", "key"),
+    [
+        ({"images_per_prompt": 2}, "images_per_prompt"),
+        ({"max_lora_rank": 16}, "max_lora_rank"),
+        ({"lora": {"x": "/srv/x"}, "served_model_name": "x"}, "lora"),
+    ],
+)
+def test_a_key_that_means_nothing_beside_the_others_is_refused(data, key):
+    (fault,) = faults(data)
+    assert fault.startswith(f"{key}: ")

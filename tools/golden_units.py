@@ -1,0 +1,129 @@
+"""Golden units: how each engine is started for plans that differ in what it is told, one unit a
+file in tests/services. `python -m tools.golden` writes them anew; the diff is what is reviewed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gpuwright.host import Host
+from gpuwright.launch import launch
+from gpuwright.layout import Layout
+from gpuwright.load import load_matrix
+from gpuwright.plan import Plan
+from gpuwright.selection import decide
+from gpuwright.sketch import read_sketch
+from gpuwright.units import render_unit
+from gpuwright.want import Want
+
+ROOT = Path(__file__).parent.parent
+SERVICES = ROOT / "tests" / "services"
+
+_3090, _TWO_3090 = ["RTX 3090"], ["RTX 3090", "RTX 3090"]
+_BROUGHT = {"chat_template": "/srv/chat.jinja", "lora": {"tone": "/srv/lora/tone"}}
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "llama.cpp-cpu": ({"gpus": []}, {"model": "smollm2"}),
+    "llama.cpp-drafts-with-images": (
+        {"gpus": _3090},
+        {"model": "qwen3.6-27b", "engine": "llama.cpp", "vision": True, "speculative": "mtp:2"},
+    ),
+    "llama.cpp-two-cards-experts-in-ram": (
+        {"gpus": _TWO_3090, "memory_gib": 128},
+        {"model": "gpt-oss-120b", "engine": "llama.cpp"},
+    ),
+    "llama.cpp-adapters-for-everybody": (
+        {"gpus": _3090},
+        {"model": "llama-3.1-8b", "engine": "llama.cpp", "bind": "192.168.1.20", **_BROUGHT},
+    ),
+    "vllm-two-cards-over-pcie": (
+        {"gpus": _TWO_3090},
+        {"model": "qwen3.6-27b", "engine": "vllm"},
+    ),
+    "vllm-mtp": (
+        {"gpus": _TWO_3090},
+        {"model": "qwen3.6-27b", "engine": "vllm", "speculative": "mtp:2"},
+    ),
+    "vllm-gemma-assistant-for-everybody": (
+        {"gpus": ["H100"]},
+        {"model": "gemma-4-31b", "engine": "vllm", "speculative": "mtp", "bind": "192.168.1.20"},
+    ),
+    "vllm-deepseek": (
+        {"gpus": ["B200", "B200"]},
+        {"model": "deepseek-v4-flash", "engine": "vllm"},
+    ),
+    "vllm-16-bit-cache-ngram-adapters-grammar": (
+        {"gpus": ["RTX 4090"]},
+        {
+            "model": "llama-3.1-8b",
+            "engine": "vllm",
+            "kv_cache_dtype": "bf16",
+            "speculative": "ngram",
+            "structured_output": "guidance",
+            "prefix_caching": False,
+            **_BROUGHT,
+        },
+    ),
+    "vllm-cuda-12": (
+        {"gpus": _3090, "driver": "570.133.07"},
+        {"model": "llama-3.1-8b", "engine": "vllm", "prefix_caching": False},
+    ),
+    "sglang-two-cards": (
+        {"gpus": _TWO_3090},
+        {"model": "qwen3.6-27b", "engine": "sglang"},
+    ),
+    "sglang-mtp-images-grammar": (
+        {"gpus": ["H100"]},
+        {
+            "model": "qwen3.6-27b",
+            "engine": "sglang",
+            "speculative": "mtp",
+            "vision": True,
+            "images_per_prompt": 2,
+            "structured_output": "llguidance",
+        },
+    ),
+    "sglang-adapters-cuda-12": (
+        {"gpus": _3090, "driver": "570.133.07"},
+        {"model": "llama-3.1-8b", "engine": "sglang", **_BROUGHT},
+    ),
+    "tensorrt-llm": (
+        {"gpus": ["H100"], "python": "3.12"},
+        {
+            "model": "llama-3.1-8b",
+            "engine": "tensorrt-llm",
+            "structured_output": "xgrammar",
+            "chat_template": "/srv/chat.jinja",
+        },
+    ),
+}
+
+
+def plan_of(name: str) -> Plan:
+    node, wanted = CASES[name]
+    matrix = load_matrix()
+    plan = decide(Host.from_document(read_sketch(node, matrix)[0]), Want.from_data(wanted), matrix)
+    assert isinstance(plan, Plan), f"{name}: {plan.sentence()}"
+    return plan
+
+
+def unit(name: str) -> str:
+    """The unit of a case, with KEY for what names a build or an environment."""
+    plan, layout = plan_of(name), Layout()
+    engine_dir = layout.engine_dir(plan.engine, plan.release, "KEY")
+    model = layout.checkpoint_dir(plan.checkpoint)
+    start = launch(
+        plan, layout, f"{model}/MODEL.gguf" if plan.engine == "llama.cpp" else model, engine_dir
+    )
+    return render_unit(
+        plan=plan,
+        launch=start,
+        layout=layout,
+        engine_dir=engine_dir,
+        templates=ROOT / "templates",
+        systemd_version=252,
+    )
+
+
+def wanted_files() -> dict[Path, str]:
+    return {SERVICES / f"{name}.service": unit(name) for name in CASES}
