@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ class Want:
     vision: bool = False
     images_per_prompt: int | None = None
     chat_template: str | None = None
-    lora: dict[str, str] | None = None
+    lora: dict[str, str] | None = field(default=None, hash=False)
     """Name of each adapter -> its path on the node."""
     max_lora_rank: int | None = None
     expert_offload: bool | None = None
