@@ -26,6 +26,7 @@ COMMANDS = {
     "kv": ("gpuwright.kv_command", "what a KV cache of a given size holds, exactly"),
     "models": ("gpuwright.models_command", "models and checkpoints in the catalogue"),
     "gpus": ("gpuwright.gpus_command", "graphics cards in the catalogue"),
+    "doctor": ("gpuwright.doctor_command", "what is wrong with a node, worst first"),
     "connect": ("gpuwright.connect", "how to reach what a node serves, and the tunnel to it"),
 }
 
@@ -38,8 +39,8 @@ EXIT_INTERRUPTED = 130
 EXIT_NO_READER = 141
 """What a shell says of a program that a closed pipe ends."""
 STATUSES = (
-    "exit status: 0 done, 1 no answer, or nowhere to write it, 2 bad input, 3 refused, "
-    "4 a fault in gpuwright's own data"
+    "exit status: 0 done, 1 no answer, or nowhere to write it, 2 bad input, 3 refused, or a node "
+    "that cannot serve, 4 a fault in gpuwright's own data"
 )
 EXAMPLES = {
     "explain": (
@@ -52,6 +53,7 @@ EXAMPLES = {
     ),
     "models": ("gpuwright models --json",),
     "gpus": ("gpuwright gpus",),
+    "doctor": ("gpuwright doctor --host facts-cache/box.lan.json",),
     "connect": ("gpuwright connect root@box.lan --tunnel",),
 }
 _KINDS: dict[type[Exception], tuple[str, str, int]] = {
@@ -126,7 +128,7 @@ def _read(words: list[str]) -> argparse.Namespace:
     parser = Parser(
         prog="gpuwright",
         description="Decides what a GPU node can serve, and says why.",
-        epilog=_epilog("explain", "fits", "kv", "connect") + "\n\n" + STATUSES,
+        epilog=_epilog("explain", "fits", "kv", "doctor", "connect") + "\n\n" + STATUSES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -13,6 +13,7 @@ from gpuwright.catalogue import Matrix
 from gpuwright.crosscheck import cross_faults
 from gpuwright.engine_rows import ReleaseRow
 from gpuwright.feature_rows import FeatureRow
+from gpuwright.finding_rows import FindingRow
 from gpuwright.hazard_rows import HazardRow
 from gpuwright.lock_rows import ConstraintRow, LockRow
 from gpuwright.memory.terms import TermsRow
@@ -54,6 +55,10 @@ in engines/."""
 ENGINES = ("engines", ReleaseRow)
 
 
+FINDINGS = ("findings", FindingRow)
+"""No decision reads these: they are loaded by those who ask for them."""
+
+
 def load_matrix(extra_models: Path | None = None, *, directory: Path = MATRIX) -> Matrix:
     """Every row of the matrix in `directory`, with an operator's further model rows after ours.
 
@@ -77,6 +82,35 @@ def load_matrix(extra_models: Path | None = None, *, directory: Path = MATRIX) -
         label = str(extra_models)
         named = [fault if label in fault else f"{label}: {fault}" for fault in error.faults]
         raise WantError(*(f"extra_models: {fault}" for fault in named)) from error
+
+
+@lru_cache(maxsize=8)
+def load_findings(directory: Path = MATRIX) -> tuple[FindingRow, ...]:
+    """What can be wrong with a box, in the order of files and rows; MatrixError as above."""
+    name, kind = FINDINGS
+    faults: list[str] = []
+    labels: dict[int, str] = {}
+    rows: list[FindingRow] = [
+        row
+        for path, label in _files(directory, name)
+        for row in _read_file(path, label, kind, faults, labels)
+    ]
+    faults.extend(_claim_faults({name: rows}, labels))
+    faults.extend(_finding_faults(rows, labels))
+    if faults:
+        raise MatrixError(*faults)
+    return tuple(rows)
+
+
+def _finding_faults(rows: list[FindingRow], labels: dict[int, str]) -> Iterator[str]:
+    """Ids that stand twice, and findings that are named and not there."""
+    ids = [row.id for row in rows]
+    for index, row in enumerate(rows):
+        if row.id in ids[:index]:
+            yield f"{labels[id(row)]}.id: {row.id} stands twice"
+        for other in row.instead_of:
+            if other not in ids:
+                yield f"{labels[id(row)]}.instead_of: {other} is no finding"
 
 
 @lru_cache(maxsize=8)

@@ -117,11 +117,29 @@ def _read_host(
     return Host.from_document(document), assumed
 
 
-def _from_file(path: Path, matrix: Matrix, want: Want) -> tuple[Host, tuple[str, ...]]:
+def read_document(path: Path) -> dict[str, Any]:
+    """The document in a file, checked as far as deciding needs; HostError where it holds none."""
+    data = _read_host_file(path)
     try:
-        data = _read_file(path)
+        if isinstance(data, dict) and "schema" not in data and _FACT not in data:
+            raise HostError("schema: missing; needs the document of a node, not a sketch")
+        document = _of_one_host(data)
+        Host.from_document(document)
+    except HostError as error:
+        raise HostError(*(f"{path}: {fault}" for fault in error.faults)) from error
+    assert isinstance(document, dict)
+    return document
+
+
+def _read_host_file(path: Path) -> object:
+    try:
+        return _read_file(path)
     except ValueError as error:
         raise HostError(f"{path}: {error}") from error
+
+
+def _from_file(path: Path, matrix: Matrix, want: Want) -> tuple[Host, tuple[str, ...]]:
+    data = _read_host_file(path)
     try:
         if isinstance(data, dict) and "schema" not in data and _FACT not in data:
             document, assumed = read_sketch(data, matrix, want.layout)

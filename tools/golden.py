@@ -1,5 +1,6 @@
-"""Golden decisions: every rig of tests/hosts with every want below, one YAML file per rig; units of
-`tools/golden_units.py`; and what commands answer on docs/cli.md.
+"""Golden decisions and findings: every rig of tests/hosts with every want below, and what is wrong
+with it, one YAML file each per rig; units of `tools/golden_units.py`; and what commands answer on
+docs/cli.md.
 
 `python -m tools.golden` writes them anew; the diff is what is reviewed. Tests compare.
 """
@@ -17,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from gpuwright import cli
+from gpuwright.doctor import diagnose, verdict
 from gpuwright.explain import rivals
 from gpuwright.host import Host
-from gpuwright.load import load_matrix
+from gpuwright.load import load_findings, load_matrix
 from gpuwright.plan import MemoryPlan, Plan, Rejection
 from gpuwright.refusals import GIB, Refusal
 from gpuwright.selection import decide
@@ -31,6 +33,7 @@ from tools.golden_units import SERVICES, wanted_files
 TESTS = Path(__file__).parent.parent / "tests"
 HOSTS = TESTS / "hosts"
 PLANS = TESTS / "plans"
+FINDINGS = TESTS / "findings"
 RIG_FILES = ("document.json", "sketch.yaml")
 CLI_PAGE = TESTS.parent / "docs" / "cli.md"
 KV_PAGE = TESTS.parent / "docs" / "kv.md"
@@ -103,6 +106,21 @@ def path_of(rig: str) -> Path:
     return PLANS / f"{rig}.yaml"
 
 
+def findings_path(rig: str) -> Path:
+    return FINDINGS / f"{rig}.yaml"
+
+
+def findings_file(rig: str) -> str:
+    """What the doctor says of a rig: YAML, its sentences in JSON."""
+    found = diagnose(document(rig), load_findings(), load_matrix())
+    lines = [f"verdict: {verdict(found)}"]
+    for each in found:
+        lines += [f"{each.id}:", f"  severity: {each.severity}", "  says:"]
+        lines += [f"    - {_json(sentence)}" for sentence in each.says]
+        lines.append(f"  remedy: {_json(each.remedy)}")
+    return "\n".join(lines) + "\n"
+
+
 def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
@@ -172,11 +190,13 @@ def main() -> int:
         if cli_page(page) != page:
             path.write_text(cli_page(page), encoding="utf-8")
             print(f"wrote {path.name}")
-    found = {path for folder in (PLANS, SERVICES) for path in folder.rglob("*") if path.is_file()}
+    wanted |= {findings_path(rig): findings_file(rig) for rig in rigs()}
+    folders = (PLANS, SERVICES, FINDINGS)
+    found = {path for folder in folders for path in folder.rglob("*") if path.is_file()}
     for path in sorted(found - set(wanted)):
         print(f"removed {path.relative_to(TESTS)}")
         path.unlink()
-    for folder in (PLANS, SERVICES):
+    for folder in folders:
         folder.mkdir(exist_ok=True)
     for path, text in wanted.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:

@@ -1,16 +1,14 @@
 """Plan the whole inventory in one pass: every host has a plan, or no host is touched."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from gevent.lock import RLock
 from pyinfra.api import DeployError, HiddenValue, Host, State
-from pyinfra.context import ctx_host, ctx_state
 
 from deploys.steps import gather
+from deploys.steps.once import Run, Runs, once
 from gpuwright.carry import NEEDED
 from gpuwright.converge import Changes, changes
 from gpuwright.expectation import build_spec, expectation, gate_spec, probe_packages, probe_spec
@@ -64,10 +62,8 @@ class _NoPlanError(Exception):
 
 
 _FAULTS = (_NoPlanError, WantError, HostError, MatrixError, UnitError)
-_Run = dict[Host, Any] | str
-_lock = RLock()
-_plans: WeakKeyDictionary[State, _Run] = WeakKeyDictionary()
-_works: WeakKeyDictionary[State, _Run] = WeakKeyDictionary()
+_plans: Runs = Runs()
+_works: Runs = Runs()
 
 
 def explained() -> None:
@@ -75,7 +71,7 @@ def explained() -> None:
 
     DeployError at the end when some host has no plan. Nothing is changed.
     """
-    _of_host(_plans, _explain_all)
+    once(_plans, _explain_all)
 
 
 def work() -> Work:
@@ -84,24 +80,11 @@ def work() -> Work:
     DeployError names every host without a plan that can be applied, one line each, and every host
     gets the same one, so that no host is touched.
     """
-    found: Work = _of_host(_works, _work_all)
+    found: Work = once(_works, _work_all)
     return found
 
 
-def _of_host(runs: WeakKeyDictionary[State, _Run], make: Callable[[State], _Run]) -> Any:
-    """Made once per run, by the first greenlet that asks; the others wait for it."""
-    state, host = ctx_state.get(), ctx_host.get()
-    with _lock:
-        if state not in runs:
-            runs[state] = "planning stopped with an error"
-            runs[state] = make(state)
-        run = runs[state]
-    if isinstance(run, str):
-        raise DeployError(run)
-    return run.get(host)
-
-
-def _explain_all(state: State) -> _Run:
+def _explain_all(state: State) -> Run:
     answers, faults = _answers(state)
     for host in sorted(state.inventory.get_active_hosts(), key=_name):
         if host in answers:
@@ -114,7 +97,7 @@ def _explain_all(state: State) -> _Run:
     return _sentence(state, faults) if faults else {}
 
 
-def _work_all(state: State) -> _Run:
+def _work_all(state: State) -> Run:
     answers, faults = _answers(state)
     works: dict[Host, Work] = {}
     for host, answer in answers.items():
