@@ -85,6 +85,10 @@ def decide_each(hosts: list[Host], want: Want, matrix: Matrix) -> list[Plan | Re
     return [decide(host, want, matrix) for host in hosts]
 
 
+def read_why_not(decisions: list[Plan | Refusal]) -> int:
+    return sum(len(each.why_not) for each in decisions)
+
+
 def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
     """Wall and CPU seconds of `work`, and what it answers."""
     began, cpu = time.perf_counter(), time.process_time()
@@ -114,13 +118,14 @@ def measure(rigs: int, seed: int) -> dict[str, Any]:
     reading, _, hosts = timed(read)
     wants = {name: Want.from_data(data) for name, data in WANTS.items()}
     of_each: dict[str, float] = {}
-    wall = cpu = 0.0
+    wall = cpu = reading_why = 0.0
     plans = 0
     for name, want in wants.items():
         used_wall, used_cpu, decisions = timed(partial(decide_each, hosts, want, matrix))
         of_each[name] = len(hosts) / used_cpu
         wall, cpu = wall + used_wall, cpu + used_cpu
         plans += sum(isinstance(each, Plan) for each in decisions)
+        reading_why += timed(partial(read_why_not, decisions))[1]
     count = len(hosts) * len(wants)
     return {
         "load": load,
@@ -129,6 +134,7 @@ def measure(rigs: int, seed: int) -> dict[str, Any]:
         "plans_percent": 100 * plans / count,
         "decisions_per_wall_second": count / wall,
         "decisions_per_cpu_second": count / cpu,
+        "decisions_with_why_not_per_cpu_second": count / (cpu + reading_why),
         "decisions_per_cpu_second_of_each_want": of_each,
         "sketches_per_second": len(hosts) / reading,
         "loads_worth_of_decisions": load["cpu_seconds"] / (cpu / count),
@@ -144,6 +150,10 @@ def as_text(found: dict[str, Any]) -> str:
         f"  {found['decisions_per_cpu_second']:8,.0f} a second of CPU, "
         f"{found['decisions_per_wall_second']:,.0f} of the clock",
     ]
+    lines.append(
+        f"  {found['decisions_with_why_not_per_cpu_second']:8,.0f} a second of CPU with why each "
+        "other candidate is not the plan"
+    )
     for name, rate in found["decisions_per_cpu_second_of_each_want"].items():
         lines.append(f"  {rate:8,.0f} a second of CPU  {name}")
     lines += [

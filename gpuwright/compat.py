@@ -286,6 +286,8 @@ def quantization(
     gpu: Gpu, release: ReleaseRow, checkpoint: CheckpointRow, matrix: Matrix
 ) -> Reason | None:
     """The engine has kernels for the weights' format on this card."""
+    if _is_computed(matrix, release, checkpoint, gpu.compute_capability):
+        return None
     row = matrix.quantization(checkpoint.quantization)
     support = row.engines.get(release.engine)
     if support is None:
@@ -299,13 +301,24 @@ def quantization(
             found=release.release,
             row=row.id,
         )
-    if gpu.compute_capability and within(gpu.compute_capability, support.capabilities):
-        return None
     return Needs(
         subject=f"{row.id} weights under {release.engine}",
         needed=f"compute capability {support.capabilities}",
         found=f"{gpu.compute_capability or UNKNOWN} ({gpu.name})",
         row=row.id,
+    )
+
+
+@lru_cache(maxsize=1 << 14)
+def _is_computed(
+    matrix: Matrix, release: ReleaseRow, checkpoint: CheckpointRow, capability: str | None
+) -> bool:
+    support = matrix.quantization(checkpoint.quantization).engines.get(release.engine)
+    return (
+        support is not None
+        and within(release.release, support.releases)
+        and capability is not None
+        and within(capability, support.capabilities)
     )
 
 

@@ -100,11 +100,11 @@ def best_fit(site: Site, combination: Combination, cards: CardSet) -> Candidate 
     the workload's context, or else the one with the most context; the first reason where none fits.
     Where `misfit` finds nothing.
     """
+    if _is_hopeless(combination, cards):
+        return TooLarge(partial(_least_shortage, site, combination, cards))
     found = ways_of(site, combination, cards)
     if not isinstance(found, tuple):
         return found
-    if _is_hopeless(combination, cards):
-        return TooLarge(partial(_least_shortage, site, combination, cards, found[-1]))
     best: Candidate | None = None
     first: Reason | None = None
     for ways in found:
@@ -168,11 +168,13 @@ def _is_hopeless(combination: Combination, cards: CardSet) -> bool:
     return bool(cards.gpus) and weights - _ROUNDING_BYTES > cards.most_weights_bytes
 
 
-def _least_shortage(
-    site: Site, combination: Combination, cards: CardSet, ways: tuple[Way | Reason, ...]
-) -> Reason:
-    """What `best_fit` answers where nothing fits: the shortage of the last way, which takes the
-    least, or else the first reason."""
+def _least_shortage(site: Site, combination: Combination, cards: CardSet) -> Reason:
+    """What is to be said where nothing fits: the shortage of the last way, which takes the least,
+    or else the first reason."""
+    found = ways_of(site, combination, cards)
+    if not isinstance(found, tuple):
+        return found
+    ways = found[-1]
     for way in reversed(ways):
         if isinstance(way, Way):
             answer = _fitted(site, combination, cards, way)

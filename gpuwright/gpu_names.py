@@ -100,12 +100,7 @@ class GpuIndex:
 
     def variants(self, text: str, row: GpuRow) -> tuple[GpuRow, ...]:
         """Other cards that `text`, which found `row`, is too short to tell from it."""
-        wanted = normalized(text)
-        return tuple(
-            each
-            for each in self.rows
-            if each is not row and any(_is_variant(name, wanted) for name in _names(each))
-        )
+        return _variants(self.rows, normalized(text), row)
 
     def _nearest(self, wanted: str) -> str:
         """The end of a sentence: cards whose name holds what was said, or the nearest one."""
@@ -117,6 +112,15 @@ class GpuIndex:
             return f"; nearest: {', '.join([*cards][:_NEAREST])}"
         near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
         return f"; nearest: {label(names[near[0]][0])}" if near else "; `gpuwright gpus` lists them"
+
+
+@lru_cache(maxsize=1 << 10)
+def _variants(rows: tuple[GpuRow, ...], wanted: str, row: GpuRow) -> tuple[GpuRow, ...]:
+    return tuple(
+        each
+        for each in rows
+        if each is not row and any(_is_variant(name, wanted) for name in _names(each))
+    )
 
 
 def _names(row: GpuRow) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from ipaddress import ip_address
 
 from gpuwright.catalogue import Matrix
@@ -211,6 +212,12 @@ def disk_reason(
     What interrupted runs left is finished or removed, so it is room either way.
     """
     layout = want.layout
+    most = _most_bytes(checkpoint) + DISK_MARGIN_BYTES
+    if build is not None:
+        most += (build.archive.bytes or 0) + build.work_bytes + ENGINE_BYTES
+    disks = [host.disks.get(path) for path in (layout.model_store, layout.cache, layout.engines)]
+    if all(disk is None or disk.free_bytes >= most for disk in disks):
+        return None
     needs = [(layout.model_store, missing_bytes(host, want, checkpoint), checkpoint.id)]
     engine_prefix = layout.engine_dir(release.engine, release.release, "")
     built = any(
@@ -249,6 +256,15 @@ def disk_reason(
                 row=checkpoint.id,
             )
     return None
+
+
+@lru_cache(maxsize=1 << 10)
+def _most_bytes(checkpoint: CheckpointRow) -> int:
+    """At least what `missing_bytes` says on any node."""
+    if checkpoint.files is None:
+        return checkpoint.disk_bytes or 0
+    sources = [source for file in checkpoint.files for source in file.sources]
+    return sum(file.bytes for file in checkpoint.files) + sum(each.bytes or 0 for each in sources)
 
 
 def missing_bytes(host: Host, want: Want, checkpoint: CheckpointRow) -> int:

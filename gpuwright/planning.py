@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Any
 
 from gpuwright import compat
@@ -71,7 +71,9 @@ def plan_of(site: Site, best: Candidate, others: Callable[[], tuple[Rejection, .
         others=others,
         not_applicable=best.not_applicable,
         parameters=_parameters(site, best, details),
-        figures=asdict(details.figures),
+        figures={
+            each.name: getattr(details.figures, each.name) for each in fields(details.figures)
+        },
         speculation=_speculation(chosen),
         projector=_projector(chosen),
         features=tuple(row.id for row in site.matrix.features if row.id in chosen.features),

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
+from gpuwright.catalogue import Matrix
+from gpuwright.engine_rows import BuildTagRow, ReleaseRow
 from gpuwright.fitting import Candidate
 from gpuwright.memory_request import slots_of
-from gpuwright.model_rows import ModelRow
+from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.pace import bytes_per_token
 from gpuwright.routing import route
 from gpuwright.rows import Effect, Preference, WorkloadRow
@@ -59,26 +61,70 @@ _PREFERENCES: dict[Preference, Callable[[WorkloadRow, Candidate], int]] = {
 }
 
 
+class _Standing(NamedTuple):
+    """What is compared of a checkpoint under a build on cards of some kind, whatever node."""
+
+    unapplicable: int
+    small: int
+    coarse: int
+    place: int
+    """Of the engine in the order of the first route that covers the card."""
+    unpreferred: int
+    wanting: int
+    """Whether it is not the format to take even where it has all the room that it needs."""
+    unnative: int
+    bits: int
+
+
+@lru_cache(maxsize=1 << 14)
+def _standing(
+    matrix: Matrix,
+    workload: WorkloadRow,
+    release: ReleaseRow,
+    tag: BuildTagRow,
+    model: ModelRow,
+    checkpoint: CheckpointRow,
+    capabilities: tuple[str | None, ...],
+) -> _Standing:
+    formats = formats_of(matrix, release, checkpoint, capabilities)
+    order = route(workload, model, capabilities).order
+    bits = matrix.quantization(checkpoint.quantization).millibits_per_weight
+    return _Standing(
+        unapplicable=int(tag.not_applicable is not None or checkpoint.files is None),
+        small=int(model.merit < LEAST_MERIT),
+        coarse=int(bits < _COARSE_MILLIBITS),
+        place=order.index(release.engine) if release.engine in order else len(order),
+        unpreferred=int(not formats.preferred),
+        wanting=int(not (formats.preferred or formats.spared)),
+        unnative=int(not formats.native),
+        bits=bits,
+    )
+
+
 def bound(site: Site, combination: Combination, cards: CardSet, least_in_ram: int = 0) -> Rank:
     """What no candidate of `combination` on `cards` ranks before, whatever fits: it meets every
     wish, and leaves the experts of `least_in_ram` layers in RAM."""
     model, release, checkpoint = combination.model, combination.release, combination.checkpoint
     workload, count = site.pins.workload, len(cards.gpus)
-    formats = formats_of(site.matrix, release, checkpoint, cards.capabilities)
+    standing = _standing(
+        site.matrix, workload, release, combination.tag, model, checkpoint, cards.capabilities
+    )
     context = site.want.max_model_len or model.max_context_tokens
     requests = site.want.max_num_seqs or slots_of(site, release, cards)
-    wishes = {
-        Preference.CONTEXT: -context,
-        Preference.REQUESTS: -requests,
-        Preference.FORMAT: int(not formats.preferred),
-        Preference.CARDS: count,
-    }
-    bits = site.matrix.quantization(checkpoint.quantization).millibits_per_weight
+    wishes: tuple[int, ...] = ()
+    if workload.prefer:
+        most = {
+            Preference.CONTEXT: -context,
+            Preference.REQUESTS: -requests,
+            Preference.FORMAT: standing.unpreferred,
+            Preference.CARDS: count,
+        }
+        wishes = tuple([most[each] for each in workload.prefer])
     return (
-        int(combination.tag.not_applicable is not None or checkpoint.files is None),
-        int(model.merit < LEAST_MERIT),
+        standing.unapplicable,
+        standing.small,
         0,
-        int(bits < _COARSE_MILLIBITS),
+        standing.coarse,
         int(least_in_ram > 0),
         0,
         int(requests < workload.least_num_seqs),
@@ -87,11 +133,11 @@ def bound(site: Site, combination: Combination, cards: CardSet, least_in_ram: in
         least_in_ram,
         0,
         0,
-        _place(workload, release.engine, model, cards.capabilities),
-        tuple([wishes[each] for each in workload.prefer]),
-        int(not (formats.preferred or formats.spared)),
-        int(not formats.native),
-        -bits,
+        standing.place,
+        wishes,
+        standing.wanting,
+        standing.unnative,
+        -standing.bits,
         0,
         -context,
         count,
@@ -155,12 +201,3 @@ def _is_slow(workload: WorkloadRow, combination: Combination, cards: CardSet) ->
     # As `tokens_per_second` has it, without its division.
     read = bytes_per_token(combination)
     return cards.bytes_per_second < workload.least_tokens_per_second * read
-
-
-@lru_cache(maxsize=1 << 12)
-def _place(
-    workload: WorkloadRow, engine: str, model: ModelRow, capabilities: tuple[str | None, ...]
-) -> int:
-    """Of the engine in the order of the first route that covers the card."""
-    order = route(workload, model, capabilities).order
-    return order.index(engine) if engine in order else len(order)
