@@ -89,8 +89,12 @@ def _release_reason(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Reason
         return NoCard(found="`gpus: none`", row=release.id)
     if tag.device is Device.CUDA and not host.gpus:
         return NoCard(row=release.id)
-    reason = compat.first(rule(host, release, tag) for rule in compat.RELEASE_RULES)
-    reason = reason or compat.guarded(want, release)
+    reason = (
+        compat.architecture(host, release, tag)
+        or compat.c_library(host, release)
+        or compat.python(host, release)
+        or compat.guarded(want, release)
+    )
     if reason is None and release.memory_model is MemoryModel.UNKNOWN:
         reason = Needs(
             subject=f"{release.engine} {release.release}",

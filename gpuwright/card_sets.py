@@ -34,12 +34,17 @@ def card_sets(
 
 def card_reason(site: Site, release: ReleaseRow, tag: BuildTagRow, gpu: Gpu) -> Reason | None:
     """Why the card, its driver or the build cannot compute on it."""
-    return (
+    key = (tag, gpu.uuid)
+    if key in site.card_reasons:
+        return site.card_reasons[key]
+    reason = (
         whole(gpu, release.id)
         or (sound(gpu, release.id) if site.want.gpus is None else None)
         or site.undriven[gpu.uuid]
         or compat.kernels(gpu, release, tag)
     )
+    site.card_reasons[key] = reason
+    return reason
 
 
 def card_set(site: Site, release: ReleaseRow, tag: BuildTagRow, gpus: tuple[Gpu, ...]) -> CardSet:
@@ -53,10 +58,12 @@ def card_set(site: Site, release: ReleaseRow, tag: BuildTagRow, gpus: tuple[Gpu,
         capabilities=tuple(dict.fromkeys(gpu.compute_capability for gpu in gpus)),
         kinds=kinds[::-1],
         unusable=compat.first(
-            card_reason(site, release, tag, gpu) or compat.toolkit(gpu, tag, site.matrix)
-            for gpu in gpus
+            [
+                card_reason(site, release, tag, gpu) or compat.toolkit(gpu, tag, site.matrix)
+                for gpu in gpus
+            ]
         ),
-        untold=compat.first(_untold(site, release, gpu) for gpu in gpus),
+        untold=compat.first([_untold(site, release, gpu) for gpu in gpus]),
         unequal=compat.equal_cards(gpus, release.id) if gpus else None,
         bytes_per_second=bytes_per_second(gpus, release, site.matrix),
         most_weights_bytes=_most_weights_bytes(release, devices),

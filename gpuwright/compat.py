@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 
 from gpuwright.catalogue import Matrix
@@ -36,7 +36,7 @@ def architecture(host: Host, release: ReleaseRow, tag: BuildTagRow) -> Reason | 
     )
 
 
-def c_library(host: Host, release: ReleaseRow, _tag: BuildTagRow) -> Reason | None:
+def c_library(host: Host, release: ReleaseRow) -> Reason | None:
     if release.glibc is None or (host.glibc and at_least(host.glibc, release.glibc)):
         return None
     return Needs(
@@ -47,7 +47,7 @@ def c_library(host: Host, release: ReleaseRow, _tag: BuildTagRow) -> Reason | No
     )
 
 
-def python(host: Host, release: ReleaseRow, _tag: BuildTagRow) -> Reason | None:
+def python(host: Host, release: ReleaseRow) -> Reason | None:
     minor = ".".join((host.python or "").split(".")[:2])
     if not release.python or minor in release.python:
         return None
@@ -365,10 +365,9 @@ def guarded(want: Want, release: ReleaseRow) -> Reason | None:
     )
 
 
-ReleaseRule = Callable[[Host, ReleaseRow, BuildTagRow], Reason | None]
-RELEASE_RULES: tuple[ReleaseRule, ...] = (architecture, c_library, python)
-
-
 def first(reasons: Iterable[Reason | None]) -> Reason | None:
     """The first reason there is; later rules are not asked."""
-    return next((reason for reason in reasons if reason is not None), None)
+    for reason in reasons:
+        if reason is not None:
+            return reason
+    return None

@@ -197,8 +197,11 @@ def _reaches(site: Site, candidate: Candidate) -> bool:
 
 def _unquantized(site: Site, combination: Combination, cards: CardSet) -> Reason | None:
     release, checkpoint = combination.release, combination.checkpoint
-    found = (compat.quantization(gpu, release, checkpoint, site.matrix) for gpu in cards.kinds)
-    return compat.first(found)
+    for gpu in cards.kinds:
+        reason = compat.quantization(gpu, release, checkpoint, site.matrix)
+        if reason is not None:
+            return reason
+    return None
 
 
 def _unsplit(site: Site, combination: Combination, cards: CardSet) -> Reason | None:

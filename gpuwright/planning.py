@@ -16,7 +16,7 @@ from gpuwright.fitting import Candidate
 from gpuwright.hazard_rows import Compiler
 from gpuwright.hazards import compiler_of, is_applied
 from gpuwright.host import OWN_KERNEL
-from gpuwright.memory.request import Details
+from gpuwright.memory.request import Details, Figures
 from gpuwright.memory_request import SHARE_CAP
 from gpuwright.pace import tokens_per_second
 from gpuwright.plan import ModelFile, Plan, PlannedGpu, PlanWarning, Rejection, Speculation
@@ -29,6 +29,7 @@ from gpuwright.ways import taken_by_itself
 FEW_THREADS = 8
 LORA_RANK = 16
 """vLLM's own bound where nobody says one: an adapter of a higher rank is refused by it."""
+_FIGURES = tuple(each.name for each in fields(Figures))
 
 
 def plan_of(site: Site, best: Candidate, others: Callable[[], tuple[Rejection, ...]]) -> Plan:
@@ -71,9 +72,7 @@ def plan_of(site: Site, best: Candidate, others: Callable[[], tuple[Rejection, .
         others=others,
         not_applicable=best.not_applicable,
         parameters=_parameters(site, best, details),
-        figures={
-            each.name: getattr(details.figures, each.name) for each in fields(details.figures)
-        },
+        figures={name: getattr(details.figures, name) for name in _FIGURES},
         speculation=_speculation(chosen),
         projector=_projector(chosen),
         features=tuple(row.id for row in site.matrix.features if row.id in chosen.features),

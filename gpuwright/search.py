@@ -8,7 +8,7 @@ the best of another engine is not taken is what people ask.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpuwright.candidates import Build, Failure, Opening, may_offload, openings
 from gpuwright.fitting import Candidate, TooLarge
@@ -124,7 +124,7 @@ def _with_experts_in_ram(site: Site, entry: _Asked | Failure) -> _Asked | Failur
     if not isinstance(entry, _Asked):
         return entry
     opening, answer = entry.opening, entry.answer
-    combination = replace(opening.combination, offload=True)
+    combination = opening.combination.offloading()
     again = Opening(combination=combination, cards=opening.cards)
     if isinstance(answer, OutOfMemory | TooLarge):
         layers = _least_in_ram(again)

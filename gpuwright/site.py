@@ -82,6 +82,8 @@ class Site:
     """Why the driver cannot use each card, by its UUID."""
     untold: dict[str, Reason | None] = field(init=False)
     """Why the memory of a card cannot be told, by its UUID."""
+    card_reasons: dict[tuple[BuildTagRow, str], Reason | None] = field(init=False)
+    """What `card_sets.card_reason` has answered, by build and UUID."""
     card_sets: dict[Hashable, tuple[CardSet, ...]] = field(init=False)
     """What `card_sets.card_sets` has answered: builds and models are many, sets of cards few."""
 
@@ -114,6 +116,7 @@ class Site:
         said = {name: value for name, value in pinned.items() if value is not None}
         object.__setattr__(self, "said", said)
         object.__setattr__(self, "card_sets", {})
+        object.__setattr__(self, "card_reasons", {})
         rooms = {gpu.uuid: card_memory(gpu, self.matrix) for gpu in cards}
         object.__setattr__(self, "rooms", rooms)
         undriven = {gpu.uuid: compat.driven(gpu, self.host, self.matrix) for gpu in cards}
@@ -170,6 +173,16 @@ class Combination:
             drafting=drafting,
             features=features,
             offload=self.offload,
+        )
+
+    def offloading(self) -> Combination:
+        """A combination that is only begun, with experts in RAM where that helps."""
+        return Combination(
+            release=self.release,
+            tag=self.tag,
+            model=self.model,
+            checkpoint=self.checkpoint,
+            offload=True,
         )
 
     @property
