@@ -65,8 +65,31 @@ _KINDS: dict[type[Exception], tuple[str, str, int]] = {
 """Family of errors -> its name in JSON, what stands before each of its lines, the exit status."""
 
 
+class _Once(argparse.Action):
+    """An option of one value: another one for it is a fault, where argparse forgets the first."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        before = getattr(namespace, self.dest, self.default)
+        if before not in (self.default, values):
+            parser.error(
+                f"{option_string or self.dest}: said twice, {quoted(str(before))} and "
+                f"{quoted(str(values))}"
+            )
+        setattr(namespace, self.dest, values)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose faults are ours, so that they are printed as all others are."""
+
+    def __init__(self, **keys: Any) -> None:
+        super().__init__(**keys)
+        self.register("action", None, _Once)
 
     def error(self, message: str) -> NoReturn:
         raise WantError(f"{message}; `{self.prog} --help` says what is legal")

@@ -64,7 +64,7 @@ def add_host_options(parser: argparse.ArgumentParser) -> None:
         help=f'a card, "RTX 3090"; once for each. {NO_GPUS!r}: a node without',
     )
     for key, text in _HELP.items():
-        group.add_argument(f"--{key.replace('_', '-')}", dest=key, metavar="VALUE", help=text)
+        group.add_argument(_option(key), dest=key, metavar="VALUE", help=text)
 
 
 def add_want_options(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +99,7 @@ def _read_host(
     arguments: argparse.Namespace, matrix: Matrix, want: Want
 ) -> tuple[Host, tuple[str, ...]]:
     options = {key: getattr(arguments, key) for key in SKETCH_KEYS}
-    said = [f"--{key.replace('_', '-')}" for key, value in options.items() if value is not None]
+    said = [_option(key) for key, value in options.items() if value is not None]
     if arguments.host is not None:
         if said:
             raise HostError(f"--host: stands alone, found {', '.join(said)} beside it")
@@ -136,6 +136,10 @@ def _read_host_file(path: Path) -> object:
         return _read_file(path)
     except ValueError as error:
         raise HostError(f"{path}: {error}") from error
+
+
+def _option(key: str) -> str:
+    return "--gpu" if key == "gpus" else f"--{key.replace('_', '-')}"
 
 
 def _from_file(path: Path, matrix: Matrix, want: Want) -> tuple[Host, tuple[str, ...]]:

@@ -9,10 +9,11 @@ from gpuwright.onnode.outcome import clean
 from gpuwright.onnode.tree import Tree
 
 _OURS = "gpuwright-"
-_FAILING_XIDS = frozenset((48, 64, 79, 95))
-"""Uncorrectable memory errors (48, 95), memory that cannot be taken out of use (64), off the bus
-(79): https://docs.nvidia.com/deploy/xid-errors/. Most others are told of programs, not of cards;
-154 comes with these, and again once a card has recovered."""
+_FAILING_XIDS = frozenset((48, 64, 79, 95, 140))
+"""Memory errors that neither ECC nor containment held (48, 95, 140), memory that cannot be taken
+out of use (64), off the bus (79): each wants a reset of the card, or of the node, before anything
+runs again (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). A contained one
+(94) ends its program alone; 154 comes with others, and again once a card has recovered."""
 _SLOWED = frozenset(("hw_slowdown", "hw_thermal", "hw_power_brake", "sw_thermal"))
 
 

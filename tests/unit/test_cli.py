@@ -61,6 +61,7 @@ def test_a_card_s_name_is_all_that_a_question_needs(capsys):
     [
         ([], "no node: needs --host FILE, or --gpu NAME for each card"),
         (["--host", CPU, "--driver", "570"], "--host: stands alone, found --driver beside it"),
+        (["--host", CPU, "--gpu", "3090"], "--host: stands alone, found --gpu beside it"),
         (["--driver", "570"], "no node: needs --host FILE, or --gpu NAME for each card"),
         (["--gpu", "RTX 3091"], "gpus[0]: 'RTX 3091' is unknown; nearest: "),
         (["--gpu", "3090", "--p2p", "yes please"], "p2p: needs true or false, found 'yes please'"),
@@ -150,6 +151,22 @@ def test_a_key_that_is_pinned_to_two_values_is_named(capsys):
         "gpuwright: --pin port: needs KEY=VALUE",
         "gpuwright: model: pinned twice, to 'qwen3.6-27b' and to 'smollm2'",
     ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["explain", "--gpu", "3090", "--model", "a", "--model", "b"],
+        ["fits", "--gpu", "3090", "--driver", "a", "--driver", "b"],
+        ["kv", "--model", "x", "--engine", "a", "--engine=b", "--available-gib", "9"],
+    ],
+)
+def test_an_option_that_is_said_twice_is_named_with_both_values(capsys, words):
+    assert main(words) == 2
+    assert ": said twice, 'a' and 'b'; " in capsys.readouterr().err
+    same = [{"b": "a", "--engine=b": "--engine=a"}.get(word, word) for word in words]
+    assert main(same) == 2
+    assert "twice" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
