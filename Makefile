@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin/python
 
-.PHONY: help environment demo test test-all lint unit engine lab bench bench-decide clean
+.PHONY: help environment demo test test-all lint unit engine lab bench bench-decide bench-facts clean
 
 help:
 	@echo "make demo    boot a throwaway node, serve a model on it, ask it, run again, clean up (KEEP=1 keeps it)"
@@ -15,6 +15,7 @@ help:
 	@echo "make lab     tests on real nodes (needs root)"
 	@echo "make bench   what a decision and a converged run cost, beside pyinfra's floor and Ansible (needs root)"
 	@echo "make bench-decide  what a decision costs, over 1,000 rigs"
+	@echo "make bench-facts  what looking costs: 200 rigs gathered and planned in one run, a node over SSH (needs root)"
 	@echo "make clean   remove .venv and what tests left here; tear down the lab"
 
 environment: $(VENV)/installed
@@ -51,6 +52,9 @@ bench: environment
 
 bench-decide: environment
 	@$(RUN) -m benchmarks.decide
+
+bench-facts: environment
+	@$(RUN) -m benchmarks.fleet_facts --node
 
 clean:
 	@if [ -x $(RUN) ]; then $(RUN) -m tests.lab clean; fi

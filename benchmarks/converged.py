@@ -84,10 +84,10 @@ def timed(command: list[str], environment: dict[str, str] | None = None) -> floa
     return seconds
 
 
-def remote_commands(path: Path) -> int:
-    """How many commands a converged run sends to the node."""
+def remote_commands(path: Path, *words: str) -> int:
+    """How many commands a run sends to the node; `words` are the deploy and its options."""
     done = subprocess.run(
-        [*PYINFRA, "--debug", "-y", str(path), "deploys/serve.py"],
+        [*PYINFRA, "--debug", "-y", str(path), *words],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -162,7 +162,7 @@ def main() -> None:
         result = {
             "first_serve_seconds": steps,
             "converged_seconds": medians,
-            "remote_commands": remote_commands(path),
+            "remote_commands": remote_commands(path, "deploys/serve.py"),
             "ratio_to_floor": medians["gpuwright"] / medians["floor"],
             "times_faster_than_ansible": medians["ansible"] / medians["gpuwright"],
         }

@@ -3,6 +3,7 @@ that the matrix does not list."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from gpuwright.finding_rows import FindingRow, Severity
 from gpuwright.findings import Finding, findings
 from gpuwright.host import Host
 
+_WIDTH = 100
 _VERDICTS = {Severity.BLOCKS: "blocked", Severity.WARNS: "warnings"}
 
 
@@ -40,3 +42,47 @@ def verdict(found: Iterable[Finding]) -> str:
     """`blocked`, `warnings` or `healthy`, by the worst of them: notes need nothing done."""
     worst = next(iter(found), None)
     return _VERDICTS.get(worst.severity, "healthy") if worst else "healthy"
+
+
+def as_data(found: tuple[Finding, ...], dark: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "verdict": verdict(found),
+        "findings": [
+            {
+                "id": each.id,
+                "severity": each.severity.value,
+                "says": list(each.says),
+                "remedy": each.remedy,
+                "sources": [claim.url for claim in each.sources],
+            }
+            for each in found
+        ],
+        "unseen": list(dark),
+    }
+
+
+def as_text(found: tuple[Finding, ...], dark: tuple[str, ...]) -> str:
+    lines = []
+    for each in found:
+        for index, sentence in enumerate(each.says):
+            lines += _wrapped(f"{each.severity:<8}" if index == 0 else " " * 8, sentence)
+        lines += _wrapped("   mend ", each.remedy)
+        if each.sources:
+            lines += _wrapped("   see  ", ", ".join(claim.url for claim in each.sources))
+        lines.append("")
+    if verdict(found) == "healthy":
+        lines.append("nothing that keeps this node from serving was found")
+    if dark:
+        lines += _wrapped("not known: ", ", ".join(dark))
+    return "\n".join(lines).rstrip("\n")
+
+
+def _wrapped(first: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=first,
+        subsequent_indent=" " * len(first),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -43,17 +44,11 @@ def file_name(host: str) -> str:
 
 
 def _save_all(state: State) -> Run:
-    faults = {str(host.name): "not reached over SSH" for host in state.failed_hosts}
-    hosts = sorted(state.inventory.get_active_hosts(), key=lambda host: str(host.name))
-    folders = {host: _folder(state, host) for host in hosts}
-    redact = {host: _redact(host) for host in hosts}
-    packages = probe_packages(load_matrix()) | asked_packages(load_findings())
-    specs = {host: probe_spec(_want(host), verify="quick", packages=packages) for host in hosts}
-    for host, document in gather.documents(state, specs.items()).items():
+    documents, faults = seen(state)
+    folders = {host: _folder(state, host) for host in documents}
+    redact = {host: _redact(host) for host in documents}
+    for host, document in documents.items():
         name = str(host.name)
-        if "schema" not in document:
-            faults[name] = str(document.get("error") or "the probe gave no answer")
-            continue
         if redact[host]:
             document = redacted(document, names=_names(host))
         try:
@@ -62,11 +57,30 @@ def _save_all(state: State) -> Run:
             faults[name] = f"{folders[host]}: {error.strerror or error}"
         else:
             host.log(f"saved {path}")
-    if not faults:
-        return {}
-    count = len(hosts) + len(state.failed_hosts)
+    return listed("have no document saved", faults, state) if faults else {}
+
+
+def seen(state: State) -> tuple[dict[Host, Any], dict[str, str]]:
+    """The document of every host, and why others have none, by name."""
+    faults = {str(host.name): "not reached over SSH" for host in state.failed_hosts}
+    packages = probe_packages(load_matrix()) | asked_packages(load_findings())
+    specs = {
+        host: probe_spec(_want(host), verify="quick", packages=packages)
+        for host in sorted(state.inventory.get_active_hosts(), key=lambda host: str(host.name))
+    }
+    told = gather.documents(state, specs.items())
+    documents = {host: told[host] for host in specs if "schema" in told[host]}
+    for host in specs:
+        if host not in documents:
+            faults[str(host.name)] = str(told[host].get("error") or "the probe gave no answer")
+    return documents, faults
+
+
+def listed(what: str, faults: Mapping[str, str], state: State) -> str:
+    """One sentence that names every host with its fault."""
+    count = len(state.inventory.get_active_hosts()) + len(state.failed_hosts)
     lines = [f"{name}: {text}" for name, text in sorted(faults.items())]
-    return "\n".join([f"{len(faults)} of {count} hosts have no document saved:", *lines])
+    return "\n".join([f"{len(faults)} of {count} hosts {what}:", *lines])
 
 
 def _folder(state: State, host: Host) -> Path:
