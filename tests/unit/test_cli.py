@@ -391,18 +391,11 @@ def test_help_fits_on_one_screen_and_shows_an_example(capsys, monkeypatch, name)
     assert f"\n  gpuwright {name}" in shown
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        line
-        for name, lines in cli.EXAMPLES.items()
-        if name not in ("connect", "doctor")  # They need a node, or what was saved of one.
-        for line in lines
-    ],
-)
-def test_examples_of_the_help_run(capsys, line):
-    assert main(shlex.split(line)[1:]) == 0
-    assert capsys.readouterr().err == ""
+@pytest.mark.parametrize("name", sorted({*cli.EXAMPLES} - {"connect", "doctor"}))
+def test_examples_of_the_help_run(capsys, name):
+    for line in cli.EXAMPLES[name]:
+        assert main(shlex.split(line)[1:]) == 0
+        assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("words", [["--help"], ["fits", "--gpu", "3090"]])
