@@ -92,7 +92,7 @@ def _release_reason(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Reason
     reason = (
         compat.architecture(host, release, tag)
         or compat.c_library(host, release)
-        or compat.python(host, release)
+        or compat.python(host, release, tag, site.matrix)
         or compat.guarded(want, release)
     )
     if reason is None and release.memory_model is MemoryModel.UNKNOWN:
@@ -142,6 +142,7 @@ def openings(
     if key not in site.pins.openings:
         site.pins.openings[key] = tuple(_anywhere(site, build, model))
     build_row = release.build if tag.applicable else None
+    installed = _installed_bytes(site, release, tag) if tag.applicable else 0
     for each in site.pins.openings[key]:
         if isinstance(each, Failure):
             yield each
@@ -149,7 +150,7 @@ def openings(
         combination = Combination(
             release=release, tag=tag, model=model, checkpoint=each, offload=offload
         )
-        reason = disk_reason(site.host, site.want, each, release, build_row)
+        reason = disk_reason(site.host, site.want, each, release, build_row, installed)
         if reason is not None:
             yield Failure(label=combination.label, reason=reason)
             continue
@@ -190,6 +191,14 @@ def _anywhere(site: Site, build: Build, model: ModelRow) -> Iterator[CheckpointR
         else:
             label = f"{release_label(release, tag)}, {checkpoint.id}"
             yield Failure(label=label, reason=reason)
+
+
+def _installed_bytes(site: Site, release: ReleaseRow, tag: BuildTagRow) -> int:
+    """What the packages of the build's lock take on a disk."""
+    lock = site.matrix.lock(release.engine, release.release, tag.tag, site.host.architecture or "")
+    if release.environment is None or lock is None:
+        return 0
+    return max((proof.installed_bytes for proof in lock.proofs), default=0)
 
 
 def _meant_for(release: ReleaseRow, checkpoint: CheckpointRow) -> bool:

@@ -15,6 +15,7 @@ from gpuwright.hazard_rows import HazardRow
 from gpuwright.lock_rows import ConstraintRow, LockRow
 from gpuwright.memory.terms import TermsRow
 from gpuwright.model_rows import CheckpointRow, ModelRow
+from gpuwright.python_rows import PythonRow, UvRow
 from gpuwright.quoting import nearest, quoted
 from gpuwright.refusals import WantError
 from gpuwright.rows import (
@@ -82,6 +83,8 @@ class Matrix:
     distros: tuple[DistroRow, ...]
     locks: tuple[LockRow, ...]
     constraints: tuple[ConstraintRow, ...]
+    uv: tuple[UvRow, ...]
+    pythons: tuple[PythonRow, ...]
     gpu_index: GpuIndex = field(init=False, repr=False)
     _by_id: dict[str, dict[str, Any]] = field(init=False, repr=False)
     """Rows of the kinds that deciding asks for by id, as it does for every candidate."""

@@ -12,11 +12,12 @@ from gpuwright.engine_rows import (
     ReleaseRow,
 )
 from gpuwright.host import Gpu, Host
+from gpuwright.interpreters import interpreter, pythons, served_pythons
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.plan import is_loopback
 from gpuwright.refusals import DriverTooOld, Needs, NoKernels, Reason, Unlisted
 from gpuwright.remedies import Remedy
-from gpuwright.rows import KernelModule, WorkloadRow
+from gpuwright.rows import KernelModule, QuantizationRow, QuantizationSupport, WorkloadRow
 from gpuwright.versions import at_least, parse_version, within
 from gpuwright.want import Want
 
@@ -47,14 +48,14 @@ def c_library(host: Host, release: ReleaseRow) -> Reason | None:
     )
 
 
-def python(host: Host, release: ReleaseRow) -> Reason | None:
-    minor = ".".join((host.python or "").split(".")[:2])
-    if not release.python or minor in release.python:
+def python(host: Host, release: ReleaseRow, tag: BuildTagRow, matrix: Matrix) -> Reason | None:
+    """A Python that the release serves is there, or a row of pythons.yaml brings it."""
+    if not release.python or interpreter(host, release, tag, matrix) is not None:
         return None
     return Needs(
         subject="Python",
-        needed=" or ".join(release.python),
-        found=host.python or UNKNOWN,
+        needed=" or ".join(served_pythons(host, release, tag, matrix)),
+        found=", ".join(dict.fromkeys(each.version for each in pythons(host))) or UNKNOWN,
         row=release.id,
     )
 
@@ -289,6 +290,35 @@ def quantization(
     if _is_computed(matrix, release, checkpoint, gpu.compute_capability):
         return None
     row = matrix.quantization(checkpoint.quantization)
+    support = _support(row, release)
+    if not isinstance(support, QuantizationSupport):
+        return support
+    if gpu.compute_capability and within(gpu.compute_capability, support.capabilities):
+        return None
+    return Needs(
+        subject=f"{row.id} weights under {release.engine}",
+        needed=f"compute capability {support.capabilities}",
+        found=f"{gpu.compute_capability or UNKNOWN} ({gpu.name})",
+        row=row.id,
+    )
+
+
+def quantization_on_cpu(
+    release: ReleaseRow, checkpoint: CheckpointRow, matrix: Matrix
+) -> Reason | None:
+    """The engine's build for the CPU has kernels for the weights' format."""
+    row = matrix.quantization(checkpoint.quantization)
+    support = _support(row, release)
+    if not isinstance(support, QuantizationSupport):
+        return support
+    if support.cpu:
+        return None
+    return Needs(
+        subject=f"{row.id} weights under {release.engine}", needed="a card", found="cpu", row=row.id
+    )
+
+
+def _support(row: QuantizationRow, release: ReleaseRow) -> QuantizationSupport | Reason:
     support = row.engines.get(release.engine)
     if support is None:
         return Unlisted(
@@ -301,12 +331,7 @@ def quantization(
             found=release.release,
             row=row.id,
         )
-    return Needs(
-        subject=f"{row.id} weights under {release.engine}",
-        needed=f"compute capability {support.capabilities}",
-        found=f"{gpu.compute_capability or UNKNOWN} ({gpu.name})",
-        row=row.id,
-    )
+    return support
 
 
 @lru_cache(maxsize=1 << 14)

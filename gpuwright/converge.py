@@ -25,6 +25,7 @@ class Changes:
     """Files and directories of engine and model that are right but for their owner or mode."""
     build: str | None = None
     fetch: str | None = None
+    rehearse: str | None = None
     environment: str | None = None
     environment_mode: str | None = None
     unit: str | None = None
@@ -45,6 +46,7 @@ class Changes:
             f"create or repair directories {paths}" if paths else None,
             self.fetch,
             self.build,
+            self.rehearse,
             f"put back owner and mode of {loosened}" if loosened else None,
             self.environment,
             self.environment_mode,
@@ -94,6 +96,7 @@ def changes(expected: Expected, document: Document) -> Changes:
         modes=tuple(_loosened(expected, document)),
         build=build,
         fetch=fetch,
+        rehearse=_rehearse(expected, build or fetch or unit),
         environment=environment,
         environment_mode=environment_mode,
         unit=unit,
@@ -121,7 +124,10 @@ def _loosened(expected: Expected, document: Document) -> Iterator[Directory]:
     """What the service reads and runs, where it stands with another owner or mode than ours."""
     engine, model = expected.engine_dir, expected.checkpoint_dir
     rows = [Directory(path=path) for path in (engine, f"{engine}/bin", model)]
-    rows += [Directory(path=f"{engine}/{name}") for name in expected.engine_files]
+    rows += [
+        Directory(path=f"{engine}/{name}", mode="0755" if name.startswith("bin/") else "0644")
+        for name in expected.engine_files
+    ]
     rows += [Directory(path=f"{model}/{file.path}", mode="0644") for file in expected.plan.files]
     for row in rows:
         entry = file_entry(document, row.path)
@@ -168,10 +174,18 @@ def _drift_of_file(
 
 
 def _build(expected: Expected, document: Document) -> str | None:
-    for name in expected.engine_files:
+    verb = "install" if expected.installed else "build"
+    stamped = _stamped(document, expected.engine_dir)
+    for name in dict.fromkeys((*expected.engine_files, *stamped)):
         if drift := _drift_of_file(document, expected.engine_dir, name, None):
-            return f"build {expected.plan.engine} {expected.plan.release}: {drift}"
+            return f"{verb} {expected.plan.engine} {expected.plan.release}: {drift}"
     return None
+
+
+def _rehearse(expected: Expected, change: str | None) -> str | None:
+    if not expected.installed or change is None:
+        return None
+    return f"ask {expected.plan.engine} itself whether it takes the plan"
 
 
 def _fetch(expected: Expected, document: Document) -> str | None:

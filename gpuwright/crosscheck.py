@@ -38,6 +38,8 @@ def cross_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
         matrix.attention_backends,
         matrix.hazards,
         matrix.distros,
+        matrix.uv,
+        matrix.pythons,
     ):
         yield from _twice("id", [row.id for row in rows])
     yield from _twice("release", [f"{row.engine} {row.release}" for row in matrix.releases])
@@ -141,14 +143,27 @@ def _release_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
         for index, rule in enumerate(release.auto_order):
             yield from _dangling(f"{path}.auto_order[{index}].order", rule.order, backends)
             yield from _range(f"{path}.auto_order[{index}].capabilities", rule.capabilities)
+        if release.environment is not None:
+            for distro in matrix.distros:
+                named = f"{path}.environment.libraries ({distro.id})"
+                yield from _dangling(named, release.environment.libraries, distro.libraries)
         for index, tag in enumerate(release.build_tags):
             if tag.cuda is not None:
                 known = [row.id for row in matrix.cuda]
                 yield from _dangling(f"{path}.build_tags[{index}].cuda", [tag.cuda], known)
             for capability in tag.capabilities:
                 yield from _version(f"{path}.build_tags[{index}].capabilities", capability)
-            if tag.applicable and release.build is None:
-                yield f"{path}.build: missing, and build tag {tag.tag} says it is applicable"
+            if not tag.applicable or release.build is not None:
+                continue
+            locked = any(
+                row.sha256
+                for row in matrix.locks
+                if (row.engine, row.release, row.build_tag)
+                == (release.engine, release.release, tag.tag)
+            )
+            if not locked or release.environment is None:
+                needed = "build, or environment and a lock"
+                yield f"{path}: no {needed}, and build tag {tag.tag} says it is applicable"
 
 
 def _backend_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:

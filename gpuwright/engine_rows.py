@@ -13,6 +13,8 @@ class MemoryModel(StrEnum):
     """Whose arithmetic says what a service takes; `unknown` plans nothing."""
 
     VLLM = "vllm"
+    VLLM_CPU = "vllm-cpu"
+    """The same pool, in RAM, which the plan sizes."""
     SGLANG = "sglang"
     LLAMA_CPP = "llama.cpp"
     COARSE = "coarse"
@@ -92,6 +94,25 @@ class BuildRow:
             yield ".sources: none of them has a sha256"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EnvironmentRow:
+    """How a Python engine's environment is proven and what serves in it."""
+
+    imports: tuple[str, ...]
+    """Modules that must import, the compiled ones among them."""
+    serve: tuple[str, ...]
+    """The server's command below the environment, without its arguments."""
+    libraries: tuple[str, ...] = ()
+    """Shared libraries of the system that its wheels do not bring."""
+    compiles: bool = False
+    """Whether it compiles code as it runs, against Python's headers."""
+
+    def faults(self) -> Iterator[str]:
+        for name in ("imports", "serve"):
+            if not getattr(self, name):
+                yield f".{name}: empty"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class BuildTagRow:
     """One build of a release: the device it runs on and the code its binaries hold."""
@@ -106,6 +127,8 @@ class BuildTagRow:
     cmake_args: tuple[str, ...] = ()
     architectures: tuple[str, ...] = ()
     """Where it is had, if not wherever the release is."""
+    only_pinned: bool = False
+    """Whether it serves only who pins its engine."""
 
     def faults(self) -> Iterator[str]:
         if self.applicable != (self.not_applicable is None):
@@ -135,6 +158,7 @@ class ReleaseRow:
     build: BuildRow | None = None
     guarded: bool = True
     """Whether its server asks for a key; one that does not is bound to loopback alone."""
+    environment: EnvironmentRow | None = None
     unknown: dict[str, str] = field(default_factory=dict)
 
     def build_tag(self, tag: str) -> BuildTagRow:

@@ -8,10 +8,11 @@ from typing import Any
 from gpuwright.builds import Build, content_key, cpu_args
 from gpuwright.catalogue import Matrix
 from gpuwright.engine_rows import BuildRow, ReleaseRow
+from gpuwright.environments import Environment, environment_of, environment_spec
 from gpuwright.expected import Expected
 from gpuwright.host import Host
-from gpuwright.launch import launch
-from gpuwright.layout import RUNTIME
+from gpuwright.launch import Launch, launch
+from gpuwright.layout import RUNTIME, Layout
 from gpuwright.plan import Plan
 from gpuwright.refusals import MatrixError
 from gpuwright.rows import DistroRow
@@ -28,7 +29,10 @@ class Wanted:
     """What must stand on the node, and how its engine is made."""
 
     expected: Expected
-    build: Build
+    making: Build | Environment
+    start: Launch
+    serve: tuple[str, ...]
+    """The server's command below the engine's directory, where the release has one of its own."""
 
 
 def probe_spec(want: Want, *, verify: str, packages: Iterable[str]) -> dict[str, Any]:
@@ -51,7 +55,12 @@ def probe_packages(matrix: Matrix) -> frozenset[str]:
     return frozenset(
         package
         for distro in matrix.distros
-        for package in (*distro.build_packages, *distro.runtime_packages)
+        for package in (
+            *distro.build_packages,
+            *distro.runtime_packages,
+            *distro.libraries.values(),
+            distro.python_headers,
+        )
     )
 
 
@@ -68,19 +77,32 @@ def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates
     layout = want.layout
     release = matrix.engine_release(plan.engine, plan.release)
     distro = matrix.distro(node)
-    build = _build(release, plan.build_tag, distro, node)
-    engine_dir = layout.engine_dir(plan.engine, plan.release, build.key)
-    start = launch(
-        plan,
-        layout,
-        f"{layout.checkpoint_dir(plan.checkpoint)}/{plan.files[0].path}",
-        engine_dir,
-    )
+    making: Build | Environment
+    if release.build is not None:
+        making = _build(release, plan.build_tag, distro, node)
+        engine_files: tuple[str, ...] = (f"bin/{making.recipe.target}",)
+        needed = distro.build_packages
+    else:
+        making = environment_of(release, plan, distro, node, matrix)
+        engine_files = ("pyvenv.cfg", "requirements.txt")
+        needed = ()
+    if release.environment is not None:
+        libraries = tuple(distro.libraries[name] for name in release.environment.libraries)
+        compiled_with = making.python if isinstance(making, Environment) else None
+        if release.environment.compiles and compiled_with and not compiled_with.headers:
+            libraries += (distro.python_headers,)
+    else:
+        libraries = ()
+    installed = isinstance(making, Environment)
+    engine_dir = layout.engine_dir(plan.engine, plan.release, making.key)
+    serve = release.environment.serve if release.environment is not None else ()
+    start = launch(plan, layout, _model_path(layout, plan), engine_dir, serve)
     expected = Expected(
         layout=layout,
         plan=plan,
         engine_dir=engine_dir,
-        engine_files=(f"bin/{build.recipe.target}",),
+        engine_files=engine_files,
+        installed=installed,
         unit=render_unit(
             plan=plan,
             launch=start,
@@ -90,11 +112,17 @@ def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates
             systemd_version=node.systemd_version or 0,
         ),
         secret_names=start.secret_names,
-        build_packages=distro.build_packages,
-        runtime_packages=distro.runtime_packages,
+        build_packages=needed,
+        runtime_packages=(*distro.runtime_packages, *libraries),
         start_timeout_seconds=start_timeout_seconds(want, plan),
     )
-    return Wanted(expected=expected, build=build)
+    return Wanted(expected=expected, making=making, start=start, serve=serve)
+
+
+def _model_path(layout: Layout, plan: Plan) -> str:
+    """The file of a checkpoint that is one file, else its directory."""
+    directory, first = layout.checkpoint_dir(plan.checkpoint), plan.files[0].path
+    return f"{directory}/{first}" if first.endswith(".gguf") else directory
 
 
 def _build(release: ReleaseRow, build_tag: str, distro: DistroRow, node: Host) -> Build:
@@ -124,10 +152,17 @@ def _jobs(recipe: BuildRow, node: Host) -> int:
     return max(1, min(node.cpu_threads or 1, by_memory))
 
 
-def build_spec(wanted: Wanted, *, verify: str) -> dict[str, Any]:
+def making_spec(wanted: Wanted, want: Want, *, verify: str) -> dict[str, Any]:
+    """The spec of the carried program that makes the engine: environment or build."""
+    if isinstance(wanted.making, Environment):
+        return environment_spec(wanted.making, want, wanted.expected.engine_dir, verify=verify)
+    return build_spec(wanted.expected, wanted.making, verify=verify)
+
+
+def build_spec(expected: Expected, build: Build, *, verify: str) -> dict[str, Any]:
     """The carried build program's spec."""
-    expected, build = wanted.expected, wanted.build
-    cache, recipe = expected.layout.cache, build.recipe
+    layout, recipe = expected.layout, build.recipe
+    cache = layout.cache
     return {
         "key": build.key,
         "engine_dir": expected.engine_dir,
@@ -144,6 +179,7 @@ def build_spec(wanted: Wanted, *, verify: str) -> dict[str, Any]:
         "env": {},
         "need_bytes": recipe.work_bytes,
         "verify": verify,
+        "used_by": [layout.plans, layout.units],
         "proof_args": list(recipe.proof_args),
         "proof_expect": recipe.proof_expect,
     }

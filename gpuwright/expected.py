@@ -57,6 +57,8 @@ class Expected:
     """Needed while the engine is built, not afterwards."""
     runtime_packages: tuple[str, ...]
     start_timeout_seconds: int
+    installed: bool = False
+    """Whether the engine is installed from a lock, not built."""
 
     @property
     def unit_name(self) -> str:

@@ -12,7 +12,7 @@ from gpuwright.engine_rows import MemoryModel
 from gpuwright.feature_choice import OFFLOAD, PREFIX_CACHING
 from gpuwright.hazard_rows import HazardRow
 from gpuwright.hazards import met, settings_of, surroundings
-from gpuwright.memory import coarse, llama_cpp, sglang, vllm
+from gpuwright.memory import coarse, llama_cpp, sglang, vllm, vllm_cpu
 from gpuwright.memory.request import MIB, Fit, MemoryRequest
 from gpuwright.memory_request import memory_request, slots_of
 from gpuwright.refusals import Hazardous, Needs, OutOfMemory, Reason
@@ -27,6 +27,7 @@ _ROUNDING_BYTES = MIB
 
 _FITS: dict[MemoryModel, Callable[[MemoryRequest], Fit | Reason]] = {
     MemoryModel.VLLM: vllm.fit,
+    MemoryModel.VLLM_CPU: vllm_cpu.fit,
     MemoryModel.SGLANG: sglang.fit,
     MemoryModel.LLAMA_CPP: llama_cpp.fit,
     MemoryModel.COARSE: coarse.fit,
@@ -197,6 +198,8 @@ def _reaches(site: Site, candidate: Candidate) -> bool:
 
 def _unquantized(site: Site, combination: Combination, cards: CardSet) -> Reason | None:
     release, checkpoint = combination.release, combination.checkpoint
+    if not cards.kinds:
+        return compat.quantization_on_cpu(release, checkpoint, site.matrix)
     for gpu in cards.kinds:
         reason = compat.quantization(gpu, release, checkpoint, site.matrix)
         if reason is not None:

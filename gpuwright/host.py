@@ -68,6 +68,19 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Python:
+    """One Python of the node; `headers`: what compiles against it finds them."""
+
+    version: str
+    executable: str
+    headers: bool
+
+    @property
+    def minor(self) -> str:
+        return ".".join(self.version.split(".")[:2])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Host:
     uid: int | None
     gpu_status: str
@@ -86,6 +99,9 @@ class Host:
     architecture: str | None
     glibc: str | None
     python: str | None
+    """Version of the one that answered."""
+    pythons: tuple[Python, ...]
+    """All that were found; empty where nobody looked."""
     outfit: Outfit
     cpu_model: str | None
     cpu_threads: int | None
@@ -143,6 +159,7 @@ class Host:
             architecture=system.get("architecture", str),
             glibc=root.version("glibc"),
             python=python.version("version"),
+            pythons=_pythons(root),
             outfit=Outfit.read(root),
             cpu_model=cpu.get("model", str),
             cpu_threads=cpu.count("threads"),
@@ -164,6 +181,17 @@ class Host:
     def has_card(self) -> bool:
         """Whether an NVIDIA card is there, whatever the driver says."""
         return self.gpu_status != "no_gpu"
+
+
+def _pythons(root: Reader) -> tuple[Python, ...]:
+    return tuple(
+        Python(
+            version=entry.get("version", str) or "",
+            executable=entry.get("executable", str) or "",
+            headers=bool(entry.get("headers", bool, None)),
+        )
+        for entry in (root.children("pythons") if root.get("pythons", list, None) else ())
+    )
 
 
 def _memory(memory: Reader) -> int | None:

@@ -23,6 +23,7 @@ _VLLM_BACKENDS = {
     "triton_flashinfer": "TRITON_FLASHINFER",
     "turboquant": "TURBOQUANT",
     "b12x": "B12X",
+    "cpu_attn": "CPU_ATTN",
     "triton_mla": "TRITON_MLA",
     "flashmla": "FLASHMLA",
     "flashinfer_mla": "FLASHINFER_MLA",
@@ -59,14 +60,20 @@ class Launch:
     """Whether it writes machine code as it runs, and keeps it in `Layout.kernels`."""
 
 
-def launch(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launch:
+def launch(
+    plan: Plan, layout: Layout, model_path: str, engine_dir: str, serve: tuple[str, ...] = ()
+) -> Launch:
     """The command of `plan`. `model_path` is the GGUF file, or a checkpoint's directory;
-    `engine_dir` is the finished build or environment. Empty for engines that only decide."""
+    `engine_dir` is the finished build or environment; `serve` the command below it, of a release
+    that has one of its own. Empty for engines that only decide."""
     if plan.engine not in ENGINES:
         return Launch(argv=())
     start = ENGINES[plan.engine](plan, layout, model_path, engine_dir)
-    paths = _side_paths(plan, layout)
-    return replace(start, argv=filled(start.argv, paths), before=filled(start.before, paths))
+    argv, paths = start.argv, _side_paths(plan, layout)
+    if serve:
+        # Up to the model's path, which every engine is given behind its command.
+        argv = (f"{engine_dir}/{serve[0]}", *serve[1:], *argv[argv.index(model_path) :])
+    return replace(start, argv=filled(argv, paths), before=filled(start.before, paths))
 
 
 def _side_paths(plan: Plan, layout: Layout) -> dict[str, str]:
@@ -158,10 +165,7 @@ def _vllm(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launc
         str(plan.max_num_seqs),
         "--max-num-batched-tokens",
         str(parameters["max_num_batched_tokens"]),
-        "--gpu-memory-utilization",
-        str(parameters["gpu_memory_utilization"]),
-        "--kv-cache-dtype",
-        cache_word(plan.engine, plan.kv_cache_dtype),
+        *_vllm_memory(plan),
         "--attention-backend",
         backend_word(plan.engine, plan.attention_backend),
     ]
@@ -185,6 +189,20 @@ def _vllm(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launc
         environment=environment,
         secret_names=("VLLM_API_KEY",),
         compiles=True,
+    )
+
+
+def _vllm_memory(plan: Plan) -> tuple[str, ...]:
+    """The pool: a share of each card, or bytes of RAM, whose cache is of the model's own type."""
+    parameters = plan.parameters
+    if not plan.gpus:
+        size = str(parameters["kv_cache_memory_bytes"])
+        return ("--kv-cache-memory-bytes", size, "--kv-cache-dtype", "auto")
+    return (
+        "--gpu-memory-utilization",
+        str(parameters["gpu_memory_utilization"]),
+        "--kv-cache-dtype",
+        cache_word(plan.engine, plan.kv_cache_dtype),
     )
 
 

@@ -38,6 +38,11 @@ class Layout:
         move: systemd makes it, and gives it to the service's user."""
         return f"{CACHE}/gpuwright/{engine}-{release}"
 
+    @property
+    def pythons(self) -> str:
+        """Pythons that were brought to the node."""
+        return f"{self.engines.rsplit('/', 1)[0]}/pythons"
+
     def unit_name(self, service: str) -> str:
         """The systemd unit that runs `service`."""
         return f"gpuwright-{service}.service"

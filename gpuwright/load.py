@@ -18,6 +18,7 @@ from gpuwright.hazard_rows import HazardRow
 from gpuwright.lock_rows import ConstraintRow, LockRow
 from gpuwright.memory.terms import TermsRow
 from gpuwright.model_rows import ModelRow
+from gpuwright.python_rows import PythonRow, UvRow
 from gpuwright.refusals import MatrixError, WantError
 from gpuwright.rows import (
     CudaRow,
@@ -47,6 +48,8 @@ FILES: dict[str, type] = {
     "distros": DistroRow,
     "locks": LockRow,
     "constraints": ConstraintRow,
+    "uv": UvRow,
+    "pythons": PythonRow,
 }
 """Field of Matrix and name of its file or directory of files -> what its rows are. Releases stand
 in engines/."""

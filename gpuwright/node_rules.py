@@ -205,11 +205,17 @@ def _overlap(listening: str, wanted: str) -> bool:
 
 
 def disk_reason(
-    host: Host, want: Want, checkpoint: CheckpointRow, release: ReleaseRow, build: BuildRow | None
+    host: Host,
+    want: Want,
+    checkpoint: CheckpointRow,
+    release: ReleaseRow,
+    build: BuildRow | None,
+    installed_bytes: int = 0,
 ) -> Reason | None:
     """The first filesystem that cannot take all that is still to be written to it, or None.
 
-    What interrupted runs left is finished or removed, so it is room either way.
+    `build` and `installed_bytes` are of an engine that is made on the node, in one way or the
+    other. What interrupted runs left is finished or removed, so it is room either way.
     """
     layout = want.layout
     most = _most_bytes(checkpoint) + DISK_MARGIN_BYTES
@@ -224,6 +230,9 @@ def disk_reason(
         path.startswith(engine_prefix) and isinstance(stamp, dict)
         for path, stamp in host.stamps.items()
     )
+    if installed_bytes and not built:
+        # Its packages are linked into it from uv's cache, or copied where that is another disk.
+        needs.append((layout.engines, installed_bytes, "the engine"))
     if build is not None and not built:
         sources = f"{layout.cache}/sources"
         archive = _unstamped(host, sources, [(build.archive.filename, build.archive_sha256)])

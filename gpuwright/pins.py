@@ -45,6 +45,7 @@ class Pins:
             self.engine in (None, release.engine)
             and self.release in (None, release.release)
             and self.build_tag in (None, tag.tag)
+            and (not tag.only_pinned or self.engine is not None)
         )
 
     def checkpoints(self, model: ModelRow) -> tuple[CheckpointRow, ...]:

@@ -176,6 +176,8 @@ class QuantizationSupport:
     releases: str
     capabilities: str
     native: str
+    cpu: bool = False
+    """Whether its build for the CPU has kernels for it, too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -256,6 +258,10 @@ class DistroRow:
     build_packages: tuple[str, ...]
     runtime_packages: tuple[str, ...]
     sources: tuple[Claim, ...]
+    libraries: dict[str, str] = field(default_factory=dict)
+    """Shared library that some engine's wheels do not bring -> the package that has it."""
+    python_headers: str = "python3-dev"
+    """Package with the headers of its python3."""
     unknown: dict[str, str] = field(default_factory=dict)
 
 

@@ -270,6 +270,21 @@ def read_url(value: object) -> str:
     return text.rstrip("/")
 
 
+def read_url_or_node_path(value: object) -> str:
+    text = read_text(value)
+    return read_node_path(text) if text.startswith("/") else read_url(text)
+
+
+def read_list(read: Callable[[object], str]) -> Callable[[object], tuple[str, ...]]:
+    """One value, or a list of them."""
+
+    def check(value: object) -> tuple[str, ...]:
+        values = value if isinstance(value, list | tuple) else [value]
+        return tuple(dict.fromkeys(read(each) for each in values))
+
+    return check
+
+
 def read_proxy(value: object) -> str:
     """As read_url; the way to the proxy itself is plain HTTP, for downloads over https too."""
     url = read_url(value)

@@ -19,6 +19,7 @@ from gpuwright.values import (
     read_address,
     read_directory,
     read_gpus,
+    read_list,
     read_local_path,
     read_lora_rank,
     read_name,
@@ -30,6 +31,7 @@ from gpuwright.values import (
     read_speculative,
     read_switch,
     read_url,
+    read_url_or_node_path,
     read_whole,
 )
 
@@ -74,6 +76,12 @@ class Want:
     served_model_name: str | None = None
     extra_models: Path | None = None
     python_index: str | None = None
+    python_extra_indexes: tuple[str, ...] | None = None
+    python_find_links: tuple[str, ...] | None = None
+    """Pages, or folders of the node, that hold wheels."""
+    python_offline: str | None = None
+    """Folder of the node with every wheel: no index is asked."""
+    python_mirror: str | None = None
     hub: str = "https://huggingface.co"
     hub_token_file: Path | None = None
     ca_bundle: str | None = None
@@ -178,6 +186,10 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "served_model_name": read_name,
     "extra_models": read_local_path,
     "python_index": read_url,
+    "python_extra_indexes": read_list(read_url),
+    "python_find_links": read_list(read_url_or_node_path),
+    "python_offline": read_node_path,
+    "python_mirror": read_url,
     "hub": read_url,
     "hub_token_file": read_local_path,
     "ca_bundle": read_node_path,

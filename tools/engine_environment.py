@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpuwright import questions
 from tools.package_index import PackageIndex, uv
 from tools.standins import SOURCES, build_driver, build_nvml, scenario
 
@@ -26,6 +27,8 @@ PROGRAMS = (
     *("ldconfig", "lscpu", "mkdir", "rm", "sh", "uname", "which"),
 )
 """What of the machine's own programs an engine finds: with more, a compiler for CUDA could be."""
+QUESTIONS = Path(questions.__path__[0])
+"""Programs that nodes run in the same environments, which those here go on from."""
 NOWHERE = "http://127.0.0.1:9/"
 """Where downloads of kernels are sent: nothing listens there."""
 MEMORY_GIB = 24
@@ -109,6 +112,7 @@ class EngineEnvironment:
     ) -> dict[str, str]:
         path = [str(self.directory / "programs")]
         common = {
+            "PYTHONPATH": str(QUESTIONS),
             "HOME": str(self.directory / "home"),
             "HF_HUB_OFFLINE": "1",
             "VLLM_LOGGING_LEVEL": "ERROR",

@@ -11,7 +11,13 @@ from deploys.steps import gather
 from deploys.steps.once import Run, Runs, once
 from gpuwright.carry import NEEDED
 from gpuwright.converge import Changes, changes
-from gpuwright.expectation import build_spec, expectation, gate_spec, probe_packages, probe_spec
+from gpuwright.expectation import (
+    expectation,
+    gate_spec,
+    making_spec,
+    probe_packages,
+    probe_spec,
+)
 from gpuwright.expected import Expected
 from gpuwright.explain import explain_plan, explain_refusal
 from gpuwright.fetching import FetchSpecs, fetch_specs
@@ -19,6 +25,7 @@ from gpuwright.host import Host as Node
 from gpuwright.load import load_matrix
 from gpuwright.plan import Plan
 from gpuwright.refusals import HostError, MatrixError, Refusal, WantError
+from gpuwright.rehearsals import rehearsal_spec
 from gpuwright.running import obstacle, remarks
 from gpuwright.selection import decide
 from gpuwright.units import UnitError
@@ -38,7 +45,11 @@ class Work:
     fetch: FetchSpecs
     token: HiddenValue | None
     """The hub's token, read from the operator's file; it goes to standard inputs only."""
-    build: Mapping[str, Any]
+    build: Mapping[str, Any] | None
+    """Of an engine that is built from its source."""
+    environment: Mapping[str, Any] | None
+    """Of an engine that is installed from its lock."""
+    rehearsal: Mapping[str, Any] | None
     gate: Mapping[str, Any]
 
 
@@ -200,10 +211,11 @@ def _work(answer: _Answer) -> Work:
     fetch = fetch_specs(
         want=want,
         expected=wanted.expected,
-        archive=wanted.build.archive,
+        archive=wanted.making.archive,
         changes=todo,
         verify=verify,
     )
+    making = making_spec(wanted, want, verify=verify)
     return Work(
         plan=plan,
         expected=wanted.expected,
@@ -211,7 +223,11 @@ def _work(answer: _Answer) -> Work:
         remarks=remarks(wanted.expected, document),
         fetch=fetch,
         token=_hidden(want.hub_token()) if fetch.needs_token else None,
-        build=build_spec(wanted, verify=verify),
+        build=None if wanted.expected.installed else making,
+        environment=making if wanted.expected.installed else None,
+        rehearsal=rehearsal_spec(wanted.expected, wanted.start, wanted.serve)
+        if wanted.expected.installed
+        else None,
         gate=gate_spec(wanted),
     )
 

@@ -8,9 +8,11 @@ from typing import Any
 
 from gpuwright.onnode.archives import clear
 from gpuwright.onnode.outcome import NodeError
+from gpuwright.onnode.retire import retire
 from gpuwright.onnode.room import GIB, on_disk, require_room
 from gpuwright.onnode.stamps import (
     HASHED_BYTES,
+    STAMP,
     read_stamp,
     same_as_stamped,
     stamped,
@@ -53,7 +55,8 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
 
     spec: key, engine_dir, archive, sha256, source_subdir ("": found), lock, work_dir, ccache_dir,
     compiler, cmake_args, target, jobs, env, proof_args, proof_expect, need_bytes, verify
-    ("full" re-hashes what the stamp would vouch for). Answers with `engine` ("kept" | "verified" |
+    ("full" re-hashes what the stamp would vouch for), used_by (directories whose files name what is
+    in use; old builds that nothing uses go). Answers with `engine` ("kept" | "verified" |
     "built"), `seconds` of each part, `jobs`. On failure `output` has the last lines.
     """
     began = time.monotonic()
@@ -83,5 +86,6 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
         finally:
             clear(shop.place)
             clear(shop.partial)
+        retire(shop.engine_dir, STAMP, [str(one) for one in spec.get("used_by") or []])
     shop.timed("all", began)
     return {"ok": True, "engine": "built", "seconds": shop.seconds, "jobs": jobs}

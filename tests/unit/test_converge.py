@@ -130,7 +130,11 @@ def test_everything_is_to_be_done_on_a_bare_node() -> None:
     document["packages"] = {"libgomp1": None, "cmake": None}
     document["ours"] = {"user": None, "files": {}, "stamps": {}, "service": None}
     found = changes(EXPECTED, document)
-    assert _named(found) == set(Changes.__dataclass_fields__) - {"environment_mode", "modes"}
+    assert _named(found) == set(Changes.__dataclass_fields__) - {
+        "environment_mode",
+        "modes",
+        "rehearse",
+    }
     assert found.packages == ("libgomp1", "cmake")
     assert len(found.reasons()) == len(_named(found))
 

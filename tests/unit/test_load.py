@@ -35,14 +35,14 @@ def test_our_own_matrix_loads():
     assert matrix.engine_release("llama.cpp", "b11434").build.source_subdir.endswith("llama.cpp")
 
 
-def test_only_the_cpu_build_of_llama_cpp_is_applicable():
+def test_only_builds_for_the_cpu_are_applicable():
     applicable = [
         (row.engine, row.release, tag.tag)
         for row in load_matrix().releases
         for tag in row.build_tags
         if tag.applicable
     ]
-    assert applicable == [("llama.cpp", "b11434", "cpu")]
+    assert applicable == [("llama.cpp", "b11434", "cpu"), ("vllm", "0.32.0", "cpu")]
 
 
 def test_the_archive_to_build_from_has_a_hash():

@@ -7,7 +7,6 @@ stdout. Only the engine's own answers are written: no rule of ours stands here.
 
 import argparse
 import dataclasses
-import importlib
 import json
 import logging
 import platform
@@ -23,6 +22,7 @@ from vllm.platforms import current_platform
 from vllm.utils.import_utils import resolve_obj_by_qualname
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.attention.selector import AttentionSelectorConfig
+from vllm_plan import check, parser
 
 HEADS, KV_HEADS, WINDOW = 16, 4, 1024
 LATENT, ROPE = 512, 64
@@ -142,17 +142,6 @@ def cache_dtypes():
     return list(get_args(CacheDType))
 
 
-def parser():
-    """The parser of `vllm serve`; it moved between releases."""
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    for place in ("common", "launchers", "openai"):
-        with suppress(ImportError):
-            module = importlib.import_module(f"vllm.entrypoints.{place}.cli_args")
-            return module.make_arg_parser(FlexibleArgumentParser())
-    raise ImportError("no parser of the server was found")
-
-
 def parser_flags(parser):
     rows = []
     for action in parser._actions:
@@ -187,21 +176,6 @@ def defaults():
     told["max_num_batched_tokens"] = batched.get(server)
     told["max_num_seqs"] = sequences.get(server)
     return {name: str(value) for name, value in told.items() if value is not None}
-
-
-def check(arguments):
-    """None where the engine's own check takes `arguments`, else what it said."""
-    from vllm.engine.arg_utils import EngineArgs
-
-    try:
-        parsed = parser().parse_args(arguments)
-        parsed.model = parsed.model_tag or parsed.model
-        EngineArgs.from_cli_args(parsed).create_engine_config()
-    except SystemExit as error:
-        return f"the parser ended with {error.code}"
-    except Exception as error:
-        return " ".join(f"{type(error).__name__}: {error}".split())[:400]
-    return None
 
 
 def main():

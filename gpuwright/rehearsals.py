@@ -1,0 +1,40 @@
+"""What an engine's own code is asked of a plan before anything that serves is stopped."""
+
+from pathlib import Path
+from typing import Any
+
+from gpuwright import questions
+from gpuwright.environments import PROOF_ENVIRONMENT
+from gpuwright.expected import Expected
+from gpuwright.launch import Launch, backend_word
+from gpuwright.layout import RUNTIME, USER
+
+
+def rehearsal_spec(
+    expected: Expected, start: Launch, serve: tuple[str, ...]
+) -> dict[str, Any] | None:
+    """The carried rehearse program's spec; None for an engine that has no program to ask it."""
+    plan = expected.plan
+    program = Path(questions.__path__[0]) / f"{plan.engine}_plan.py"
+    if not program.is_file():
+        return None
+    # All that follows the command, from the word on that names the model.
+    arguments = start.argv[len(serve) :]
+    if serve and serve[-1].startswith("-"):
+        arguments = (serve[-1], *arguments)
+    return {
+        "engine_dir": expected.engine_dir,
+        "scratch": f"{RUNTIME}/{plan.service}.rehearsal",
+        "user": USER,
+        "env": start.environment | PROOF_ENVIRONMENT,
+        "kept": expected.layout.kernels(plan.engine, plan.release),
+        "questions": program.read_text(encoding="utf-8"),
+        "arguments": list(arguments),
+        "label": f"{plan.engine} {plan.release}",
+        "expected": {
+            "attention_backend": backend_word(plan.engine, plan.attention_backend),
+            "max_model_len": plan.max_model_len,
+            "max_num_seqs": plan.max_num_seqs,
+            "tensor_parallel_size": plan.tensor_parallel_size,
+        },
+    }

@@ -1,0 +1,133 @@
+"""A bare node serves a model of safetensors from vLLM's CPU build, installed from its lock."""
+
+import json
+import shlex
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwright.layout import Layout
+from tests.lab import tiny_model, wheels
+from tests.lab.fixtures import do_without_lab
+from tests.lab.hub import Hub
+from tests.lab.lab import Lab
+from tests.lab.node import Node
+from tests.lab.serving import Run, inventory, run, start
+
+pytestmark = pytest.mark.lab
+
+LAYOUT = Layout()
+UNIT = "gpuwright-llm.service"
+PACKAGES = "/packages/*"
+INSTALLED = "The engine is installed from its lock and proven"
+TAKEN = "The engine takes the plan"
+RESTARTED = ["The service runs what the plan says", "The model answers"]
+
+
+class Box:
+    """A node, the hub that has all it needs, and the inventory that makes it serve."""
+
+    def __init__(self, node: Node, hub: Hub, folder: Path) -> None:
+        self.node, self.hub, self.folder = node, hub, folder
+        commit = hub.add_repository(tiny_model.REPOSITORY, tiny_model.files()).commit
+        self.rows = tiny_model.write_row(folder / "models.yaml", commit)
+        self.inventory = self.inventory_with("hosts.py", {})
+
+    def inventory_with(self, name: str, want: dict[str, Any]) -> Path:
+        full = {
+            "model": tiny_model.MODEL,
+            "engine": "vllm",
+            "extra_models": str(self.rows),
+            "hub": self.hub.url,
+            "python_index": self.hub.index_url,
+        }
+        return inventory(self.folder / name, [(self.node, {"gpuwright": full | want})])
+
+    def shell(self, command: str, timeout: float = 120) -> str:
+        return self.node.run(command, timeout=timeout).stdout.strip()
+
+    @property
+    def pid(self) -> str:
+        return self.shell(f"systemctl show -p MainPID --value {UNIT}")
+
+    @property
+    def engine_dir(self) -> str:
+        return str(json.loads(self.shell(f"cat {LAYOUT.plan_path('llm')}"))["engine_dir"])
+
+    def engines(self) -> list[str]:
+        return self.shell(f"ls {LAYOUT.engines}").split()
+
+    def answer(self) -> dict[str, Any]:
+        body = {
+            "model": tiny_model.MODEL,
+            "messages": [{"role": "user", "content": "word7 word8"}],
+            "max_tokens": 4,
+        }
+        key = self.shell(f"sed -n s/^VLLM_API_KEY=//p {LAYOUT.environment_path('llm')}")
+        words = ["curl", "-sS", "-m", "60", "-H", f"Authorization: Bearer {key}"]
+        words += ["-H", "Content-Type: application/json", "-d", json.dumps(body)]
+        words.append("http://127.0.0.1:8080/v1/chat/completions")
+        found: dict[str, Any] = json.loads(self.shell(shlex.join(words)))
+        return found
+
+    def unstamp(self) -> None:
+        """Make the next run install anew, and download everything for it."""
+        self.shell(f"rm -r {LAYOUT.cache}/uv; rm {self.engine_dir}/gpuwright.json")
+
+
+@pytest.fixture(scope="module")
+def box(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
+    try:
+        folder = wheels.ensure(wheels.cpu_lock())
+    except wheels.UnavailableError as error:
+        do_without_lab(str(error))
+    node = lab.boot("environment")
+    with lab.hub() as hub:
+        hub.serve_packages(folder)
+        yield Box(node, hub, tmp_path_factory.mktemp("environment"))
+    node.destroy()
+
+
+@pytest.fixture(scope="module")
+def killed(box: Box) -> list[str]:
+    """What stands after a run that was cut off while it installed."""
+    process = start(box.inventory)
+    for _ in range(1200):
+        if box.shell(f"ls -d {LAYOUT.engines}/*.partial/lib 2>/dev/null || true"):
+            break
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    box.node.power_off()
+    process.kill()
+    process.communicate()
+    box.node.power_on()
+    return box.engines()
+
+
+@pytest.fixture(scope="module")
+def served(box: Box, killed: list[str]) -> Run:
+    return run(box.inventory)
+
+
+def test_a_power_cut_leaves_nothing_that_could_be_taken_for_an_engine(killed: list[str]) -> None:
+    assert killed
+    assert all(name.endswith(".partial") for name in killed), killed
+
+
+def test_the_next_run_installs_proves_and_serves(box: Box, served: Run) -> None:
+    assert served.changed[-2:] == RESTARTED
+    assert {INSTALLED, TAKEN} <= set(served.changed)
+    assert box.engines() == [box.engine_dir.rpartition("/")[2]]
+    assert box.answer()["usage"]["completion_tokens"] > 0
+
+
+def test_a_second_run_changes_nothing_and_asks_no_index(box: Box, served: Run) -> None:
+    box.hub.forget_requests()
+    pid = box.pid
+    second = run(box.inventory)
+    assert second.changed == []
+    assert box.pid == pid
+    assert box.hub.requests == []

@@ -1,0 +1,66 @@
+"""A folder with every wheel of a lock, filled once: what the lab's own index serves to nodes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from gpuwright.environments import requirements
+from gpuwright.load import load_matrix
+from gpuwright.lock_rows import LockRow
+from gpuwright.python_rows import UvRow
+from tests.lab import caches
+from tests.lab.machine import directory, locked, say
+
+
+class UnavailableError(Exception):
+    """A wheel cannot be had here; the text says which."""
+
+
+def cpu_lock() -> LockRow:
+    return next(row for row in load_matrix().locks if row.build_tag == "cpu" and row.sha256)
+
+
+def uv_row(architecture: str = "x86_64") -> UvRow:
+    return next(row for row in load_matrix().uv if row.architecture == architecture)
+
+
+def ensure(lock: LockRow) -> Path:
+    """The folder: each file's hash is one of the lock's, and uv's wheel is among them."""
+    folder = caches.shared(f"wheels/{lock.id}")
+    stamp = folder / "complete"
+    uv = uv_row()
+    with locked(directory() / f"wheels-{lock.id}.lock"):
+        if stamp.exists() and stamp.read_text() == f"{lock.sha256} {uv.sha256}":
+            return folder
+        say(f"downloading the wheels of {lock.id} once (1 GB)")
+        lines = [
+            " ".join([line, *(f"--hash=sha256:{one}" for one in hashes)])
+            for line, hashes in requirements(lock, lock.python[0], lock.architecture).items()
+        ]
+        lines.append(f"{uv.project}=={uv.version} --hash=sha256:{uv.sha256}")
+        listed = folder / "requirements.txt"
+        listed.write_text("\n".join(lines) + "\n")
+        version = ["--python-version", lock.python[0]]
+        words = [
+            "download",
+            "-q",
+            *version,
+            "--no-deps",
+            "--require-hashes",
+            "--only-binary",
+            ":all:",
+        ]
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", *words, "-d", str(folder), "-r", str(listed)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            links = os.environ.get("PIP_FIND_LINKS", "not set")
+            raise UnavailableError(
+                f"{lock.filename}: PIP_FIND_LINKS is {links}; pip said: {done.stderr[-1500:]}"
+            )
+        stamp.write_text(f"{lock.sha256} {uv.sha256}")
+    return folder
