@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuwright.expected import STAMP, Directory, Expected, directories
+from gpuwright.expected import PLAN_VARIABLE, STAMP, Directory, Expected, directories
 from gpuwright.layout import USER
 from gpuwright.running import Document, file_entry, restart_reason, trouble_of
 
@@ -29,6 +29,8 @@ class Changes:
     environment: str | None = None
     environment_mode: str | None = None
     unit: str | None = None
+    kept: tuple[str, ...] = ()
+    """Files of what serves another plan, which are put back if the new one does not answer."""
     reload: str | None = None
     enable: str | None = None
     restart: str | None = None
@@ -100,12 +102,25 @@ def changes(expected: Expected, document: Document) -> Changes:
         environment=environment,
         environment_mode=environment_mode,
         unit=unit,
+        kept=(expected.unit_path, expected.record_path)
+        if unit and _serves_another_plan(expected, document)
+        else (),
         reload=reload,
         enable=enable,
         restart=restart,
         record=_text_differs(expected.record_path, expected.record, "0644", document),
         gate=gate,
     )
+
+
+def _serves_another_plan(expected: Expected, document: Document) -> bool:
+    """Whether the unit answers requests, by the file that is to be replaced."""
+    service = document["ours"]["service"] or {}
+    health = service.get("health") or {}
+    answers = (health.get("status"), health.get("models_status")) == (200, 200)
+    running = (service.get("environment") or {}).get(PLAN_VARIABLE)
+    planned = f'{PLAN_VARIABLE}={running}"' in expected.unit
+    return answers and not planned and not service.get("need_daemon_reload")
 
 
 def _directory_differs(directory: Directory, document: Document) -> bool:

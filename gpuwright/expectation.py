@@ -198,4 +198,5 @@ def gate_spec(wanted: Wanted) -> dict[str, Any]:
         "deadline_seconds": expected.start_timeout_seconds,
         "prompt": "What is the capital of France? Answer in one sentence.",
         "gpu_uuids": [gpu.uuid for gpu in plan.gpus],
+        "kept": [expected.unit_path, expected.record_path],
     }

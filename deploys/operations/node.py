@@ -131,8 +131,11 @@ def file_holds(path: str, text: str, reason: str | None) -> Commands:
 
 
 @operation()
-def unit_is_written(path: str, text: str, reason: str | None) -> Commands:
-    """Write a unit file, after systemd has read a copy of it and found nothing to say."""
+def unit_is_written(path: str, text: str, reason: str | None, kept: Sequence[str] = ()) -> Commands:
+    """Write a unit file, after systemd has read a copy of it and found nothing to say.
+
+    `kept` are files of what serves, which are kept beside until the new one has answered.
+    """
     if not reason:
         host.noop(f"{path} is the plan's")
         return
@@ -145,7 +148,7 @@ def unit_is_written(path: str, text: str, reason: str | None) -> Commands:
         },
     )
     yield StringCommand("sh", "-c", QuoteString(_VERIFY), "verify", QuoteString(candidate))
-    yield program("write", {"files": [_readable(path, text)]})
+    yield program("write", {"keep": list(kept), "files": [_readable(path, text)]})
 
 
 def _owned(row: Directory) -> dict[str, Any]:
@@ -176,9 +179,12 @@ def service_is_enabled(unit: str, reason: str | None) -> Commands:
 
 @operation()
 def service_runs(unit: str, reason: str | None) -> Commands:
-    """(Re)start the service, once, when anything it was started with differs from the plan."""
+    """(Re)start the service, once, when anything it was started with differs from the plan.
+
+    A start that fails is the gate's to tell, which comes next and knows what to do about it.
+    """
     if not reason:
         host.noop(f"{unit} runs what the plan says")
         return
     yield StringCommand("systemctl", "reset-failed", QuoteString(unit), "2>/dev/null", "||", "true")
-    yield StringCommand("systemctl", "restart", QuoteString(unit))
+    yield StringCommand("systemctl", "restart", QuoteString(unit), "||", "true")

@@ -19,6 +19,7 @@ def write(work: Work) -> None:
         path=expected.unit_path,
         text=expected.unit,
         reason=changes.unit,
+        kept=changes.kept,
     )
     operations.file_holds(
         name="The node's record is the plan's",

@@ -11,6 +11,7 @@ from typing import Any
 from gpuwright.onnode.answering import exchange, health, loopback
 from gpuwright.onnode.children import spawn, start, value
 from gpuwright.onnode.envfile import api_key, secrets
+from gpuwright.onnode.fallback import forget, put_back
 from gpuwright.onnode.listeners import ports, stranger
 from gpuwright.onnode.machine import CONTAINERS, virtualization
 from gpuwright.onnode.nvml import ask
@@ -243,11 +244,40 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     """Wait until the service has proven itself.
 
     spec: unit, bind, port, served_model_name, env_file, deadline_seconds, prompt, gpu_uuids,
-    patience_seconds. Answers with `seconds`, `completion` {text, tokens, tokens_per_second},
-    `gpus`, `restarts` while it was waited for. On failure `journal` has the unit's last lines.
+    patience_seconds, kept (paths of the unit and of its record, where what served before may lie
+    beside). Answers with `seconds`, `completion` {text, tokens, tokens_per_second}, `gpus`,
+    `restarts` while it was waited for. On failure `journal` has the unit's last lines, and what
+    served before serves again.
     """
     os.environ.setdefault("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
     gate = Gate(spec, carried)
+    kept = [gate.tree.at(str(path)) for path in spec.get("kept") or []]
+    try:
+        found = _prove(gate)
+    except NodeError as failure:
+        record = put_back(kept, gate.unit)
+        if record is not None:
+            raise _fallen_back(spec, record, failure) from None
+        raise
+    forget(kept)
+    return found
+
+
+def _fallen_back(spec: dict[str, Any], record: dict[str, Any], failure: NodeError) -> NodeError:
+    """`failure`, with what became of the plan before."""
+    told = ("bind", "port", "served_model_name")
+    before: dict[str, Any] = {key: record[key] for key in told if key in record}
+    name = f"{record.get('served_model_name')} on {record.get('engine')} {record.get('release')}"
+    say(f"gate {spec['unit']}: {failure.error}; starting again what served before: {name}")
+    try:
+        Gate({**spec, **before}, None).wait_for_model()
+        word = f"what served before serves again: {clean(name, 300)}"
+    except (NodeError, ValueError, TypeError) as second:
+        word = f"what served before, {clean(name, 300)}, was put back and does not answer: {second}"
+    return NodeError(f"{failure.error} ({word})", failure.hint, **failure.more)
+
+
+def _prove(gate: Gate) -> dict[str, Any]:
     gate.wait_for_model()
     said = gate.complete()
     gate.check_closed()

@@ -11,6 +11,7 @@ import stat
 from typing import Any
 
 from gpuwright.onnode.envfile import ENGINES_OWN, KEY_RULE, valid_key, variables, with_key
+from gpuwright.onnode.fallback import keep
 from gpuwright.onnode.outcome import NodeError
 from gpuwright.onnode.room import unwritable
 from gpuwright.onnode.storage import replace_file, sync_directory
@@ -146,13 +147,19 @@ def _file(row: dict[str, Any]) -> bool:
 def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     """Make everything as the spec says: directories first, then files, then modes, in order.
 
-    spec: `directories` [{path, mode, owner, group}], `files` [{path, mode, owner, group and one
+    spec: `keep` [paths of files that are first kept beside, for the gate to put back],
+    `directories` [{path, mode, owner, group}], `files` [{path, mode, owner, group and one
     of content, generate (names of variables: each that is absent or empty gets a random key)}],
     `modes` [{path, mode, owner, group}] of what exists. Missing parents of a directory are made,
     root's and 0755. Answers with the paths `changed` and `same`.
     """
     changed: list[str] = []
     same: list[str] = []
+    for path in spec.get("keep") or []:
+        try:
+            keep(_path({"path": path}))
+        except OSError as problem:
+            raise unwritable(problem, str(path)) from None
     for rows, work in (
         (spec.get("directories") or [], _directory),
         (spec.get("files") or [], _file),

@@ -475,3 +475,23 @@ def test_every_host_without_a_plan_is_named(served: Served, tmp_path: Path) -> N
     assert "misspelt: " in done.text
     assert "unknown: " in done.text
     assert "good: " not in done.text
+
+
+def test_a_plan_that_does_not_start_leaves_the_old_one_answering(served: Served) -> None:
+    served.shell(f"systemctl is-active {UNIT}")
+    broken = served.inventory_with("broken.py", {"chat_template": "/srv/nowhere.jinja"})
+    done = run(broken, check=False)
+    assert done.status != 0
+    assert f"what served before serves again: {MODEL} on llama.cpp" in done.text
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+    assert served.ask("/v1/chat/completions", body, key=served.key).endswith("\n200")
+    assert served.shell("find /etc/systemd /var/lib/gpuwright -name '*.previous'") == ""
+    # The node is as the plan before says, to the last byte.
+    assert run(served.inventory).changed == []
+
+
+def test_a_plan_that_starts_lets_go_of_the_old_one(served: Served) -> None:
+    other = served.inventory_with("other.py", {"max_num_seqs": 1})
+    assert run(other).changed[-2:] == RESTARTED
+    assert served.shell("find /etc/systemd /var/lib/gpuwright -name '*.previous'") == ""
+    run(served.inventory)

@@ -134,6 +134,7 @@ def test_everything_is_to_be_done_on_a_bare_node() -> None:
         "environment_mode",
         "modes",
         "rehearse",
+        "kept",
     }
     assert found.packages == ("libgomp1", "cmake")
     assert len(found.reasons()) == len(_named(found))
@@ -202,6 +203,35 @@ def test_drift_is_answered_with_exactly_what_it_needs(
     what: str, change: Callable[[dict[str, Any]], object], names: set[str]
 ) -> None:
     assert _named(_changed(change)) == names, what
+
+
+def _of_another_plan(document: dict[str, Any]) -> None:
+    _files(document)[EXPECTED.unit_path].update(sha256="0")
+    _service(document)["environment"].update({PLAN_VARIABLE: "old"})
+
+
+def test_what_serves_another_plan_is_kept_while_the_new_one_proves_itself() -> None:
+    kept = (EXPECTED.unit_path, EXPECTED.record_path)
+    assert _changed(_of_another_plan).kept == kept
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: _service(d)["health"].update(status=503),
+        lambda d: _service(d)["health"].update(models_status=401),
+        lambda d: _service(d).update(need_daemon_reload=True),
+        lambda d: _service(d)["environment"].update({PLAN_VARIABLE: "abc"}),
+    ],
+)
+def test_what_does_not_serve_is_not_kept(change: Callable[[dict[str, Any]], object]) -> None:
+    def both(document: dict[str, Any]) -> None:
+        _of_another_plan(document)
+        change(document)
+
+    found = _changed(both)
+    assert found.unit
+    assert found.kept == ()
 
 
 def test_file_newer_than_the_process_restarts_it_even_when_a_killed_run_installed_it() -> None:

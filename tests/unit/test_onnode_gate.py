@@ -285,3 +285,71 @@ def test_in_a_container_an_open_card_has_to_do(node: Node, library: Path):
         assert "runs on the CPU" in answer["error"]
         (node.root / "proc/77/fd/9").symlink_to("/dev/nvidia0")
         assert node.gate(server.port, gpu_uuids=[rigs.uuid(0)])["ok"] is True
+
+
+UNIT_FILE, RECORD_FILE = f"/etc/systemd/system/{UNIT}", "/var/lib/gpuwright/plans/llm.json"
+RECORD = {"bind": "127.0.0.1", "served_model_name": "old", "engine": "llama.cpp", "release": "b1"}
+
+
+def replaced(node: Node) -> list[Path]:
+    """The unit's file and record, with what was there before beside them."""
+    put(node.root, {UNIT_FILE: "new", RECORD_FILE: "{}"})
+    before = json.dumps(RECORD)
+    put(node.root, {f"{UNIT_FILE}.previous": "old", f"{RECORD_FILE}.previous": before})
+    return [Path(f"{node.root}{path}") for path in (UNIT_FILE, RECORD_FILE)]
+
+
+def starts_only_what_was_before(node: Node) -> None:
+    states = [
+        "\n".join(f"{key}={value}" for key, value in {**STATE, **changed}.items())
+        for changed in ({"ActiveState": "failed", "Result": "exit-code"}, {})
+    ]
+    mark, said = node.tmp_path / "restarted", node.tmp_path / "commands"
+    node.script(
+        "systemctl",
+        f'test "$1" = show || echo "$@" >>{said}; test "$1" = restart && touch {mark}\n'
+        f"if test -e {mark}; then echo '{states[1]}'; else echo '{states[0]}'; fi",
+    )
+
+
+def test_what_served_before_serves_again_when_the_new_one_does_not_start(node: Node):
+    unit, record = replaced(node)
+    starts_only_what_was_before(node)
+    with site(serving(name="old")) as found:
+        answer = node.gate(found.port, kept=[UNIT_FILE, RECORD_FILE])
+    assert not answer["ok"]
+    assert "failed (result exit-code)" in answer["error"]
+    assert "what served before serves again: old on llama.cpp b1" in answer["error"]
+    assert answer["journal"]
+    assert (unit.read_text(), json.loads(record.read_text())) == ("old", RECORD)
+    assert not list(node.root.rglob("*.previous"))
+    assert (node.tmp_path / "commands").read_text().splitlines() == [
+        "daemon-reload",
+        f"reset-failed {UNIT}",
+        f"restart {UNIT}",
+    ]
+
+
+def test_a_plan_before_that_does_not_answer_either_is_said_too(node: Node):
+    replaced(node)
+    starts_only_what_was_before(node)
+    with site(serving(name="neither")) as found:
+        answer = node.gate(found.port, kept=[UNIT_FILE, RECORD_FILE])
+    assert "was put back and does not answer" in answer["error"]
+    assert "serves neither, needed old" in answer["error"]
+
+
+def test_what_is_kept_is_let_go_when_the_new_one_has_answered(node: Node):
+    unit, _ = replaced(node)
+    with site(serving()) as found:
+        assert node.gate(found.port, kept=[UNIT_FILE, RECORD_FILE])["ok"]
+    assert unit.read_text() == "new"
+    assert not list(node.root.rglob("*.previous"))
+
+
+def test_nothing_is_put_back_where_nothing_was_kept(node: Node):
+    starts_only_what_was_before(node)
+    with site(serving(name="old")) as found:
+        answer = node.gate(found.port, kept=[UNIT_FILE, RECORD_FILE])
+    assert "before" not in answer["error"]
+    assert not (node.tmp_path / "commands").exists()

@@ -222,3 +222,14 @@ def test_what_is_no_key_of_its_clients_is_not_taken_over(tmp_path: Path, text: s
     first, rest = path.read_text().split("\n", 1)
     assert rest == text
     assert first.removeprefix("SGLANG_API_KEY=") not in text
+
+
+def test_what_is_kept_is_what_was_there_before_the_first_that_has_proven_nothing(tmp_path: Path):
+    path = tmp_path / "unit"
+    spec = {"keep": [str(path)], "files": [{"path": str(path), "content": "second"}]}
+    run("write", spec | {"files": [{"path": str(path), "content": "first"}]})
+    assert not (tmp_path / "unit.previous").exists()
+    run("write", spec)
+    run("write", spec | {"files": [{"path": str(path), "content": "third"}]})
+    assert (tmp_path / "unit.previous").read_text() == "first"
+    assert path.read_text() == "third"
