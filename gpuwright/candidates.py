@@ -14,7 +14,7 @@ from gpuwright.card_sets import card_reason, card_sets
 from gpuwright.engine_rows import BuildTagRow, MemoryModel, ReleaseRow
 from gpuwright.feature_choice import OFFLOAD
 from gpuwright.feature_rows import Grade
-from gpuwright.fitting import Candidate, best_fit, misfit
+from gpuwright.fitting import Candidate, best_fit, misfit, too_large
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.node_rules import disk_reason
 from gpuwright.pins import pinned_gpus
@@ -130,7 +130,8 @@ class Opening:
         return self.combination.label + self.cards.label
 
     def answer(self, site: Site) -> Candidate | Reason:
-        return best_fit(site, self.combination, self.cards)
+        too_much = too_large(site, self.combination, self.cards)
+        return too_much or best_fit(site, self.combination, self.cards)
 
 
 def openings(

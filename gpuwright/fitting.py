@@ -101,8 +101,6 @@ def best_fit(site: Site, combination: Combination, cards: CardSet) -> Candidate 
     the workload's context, or else the one with the most context; the first reason where none fits.
     Where `misfit` finds nothing.
     """
-    if _is_hopeless(combination, cards):
-        return TooLarge(partial(_least_shortage, site, combination, cards))
     found = ways_of(site, combination, cards)
     if not isinstance(found, tuple):
         return found
@@ -158,15 +156,18 @@ class TooLarge:
         return self.reason.remedies()
 
 
-def _is_hopeless(combination: Combination, cards: CardSet) -> bool:
-    """Whether the weights alone are more than the cards hold, whatever is drafted and cached."""
+def too_large(site: Site, combination: Combination, cards: CardSet) -> TooLarge | None:
+    """Why nothing fits, if the weights alone are more than the cards hold, whatever is drafted and
+    cached."""
     checkpoint, release = combination.checkpoint, combination.release
     weights = checkpoint.max_bytes or 0
     if release.memory_model is MemoryModel.LLAMA_CPP:
         weights -= checkpoint.host_bytes
     if combination.offload or release.memory_model is MemoryModel.COARSE_EXPERTS_IN_RAM:
         weights -= checkpoint.expert_bytes(combination.model.architecture)
-    return bool(cards.gpus) and weights - _ROUNDING_BYTES > cards.most_weights_bytes
+    if not cards.gpus or weights - _ROUNDING_BYTES <= cards.most_weights_bytes:
+        return None
+    return TooLarge(partial(_least_shortage, site, combination, cards))
 
 
 def _least_shortage(site: Site, combination: Combination, cards: CardSet) -> Reason:

@@ -110,9 +110,11 @@ def bound(site: Site, combination: Combination, cards: CardSet, least_in_ram: in
         site.matrix, workload, release, combination.tag, model, checkpoint, cards.capabilities
     )
     context = site.want.max_model_len or model.max_context_tokens
-    requests = site.want.max_num_seqs or slots_of(site, release, cards)
     wishes: tuple[int, ...] = ()
-    if workload.prefer:
+    few = False
+    if workload.prefer or workload.least_num_seqs:
+        requests = site.want.max_num_seqs or slots_of(site, release, cards)
+        few = requests < workload.least_num_seqs
         most = {
             Preference.CONTEXT: -context,
             Preference.REQUESTS: -requests,
@@ -127,7 +129,7 @@ def bound(site: Site, combination: Combination, cards: CardSet, least_in_ram: in
         standing.coarse,
         int(least_in_ram > 0),
         0,
-        int(requests < workload.least_num_seqs),
+        int(few),
         int(_is_slow(workload, combination, cards)),
         -model.merit,
         least_in_ram,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gpuwright.candidates import Build, Failure, Opening, may_offload, openings
-from gpuwright.fitting import Candidate, TooLarge
+from gpuwright.fitting import Candidate, TooLarge, best_fit, too_large
 from gpuwright.model_rows import ModelRow
 from gpuwright.plan import Rejection
 from gpuwright.ranking import Rank, bound, falls_behind, is_satisfying, rank
@@ -24,7 +24,8 @@ Ranked = tuple[Rank, Candidate]
 
 @dataclass(slots=True)
 class _Asked:
-    """An opening with its bound, and the answer once it was looked at."""
+    """An opening with its bound, and the answer: at once where no plan need be made to tell it, or
+    else once it was looked at."""
 
     opening: Opening
     least: Rank
@@ -73,8 +74,7 @@ def found_of(site: Site, running: list[Build], model: ModelRow) -> Found:
         entries: list[_Asked | Failure] = []
         for each in openings(site, build, model, offload=pinned is True):
             if isinstance(each, Opening):
-                least = bound(site, each.combination, each.cards)
-                entries.append(_Asked(opening=each, least=least))
+                entries.append(_asked(site, each))
             else:
                 entries.append(each)
         of_each[build] = entries
@@ -95,7 +95,7 @@ def _look(site: Site, of_each: dict[Build, list[_Asked | Failure]], *, satisfied
     all wishes; whether that was found."""
     engines: dict[str, list[_Asked]] = {}
     for (release, _), entries in of_each.items():
-        due = [each for each in entries if isinstance(each, _Asked)]
+        due = [each for each in entries if isinstance(each, _Asked) and each.answer is None]
         engines.setdefault(release.engine, []).extend(due)
     for asked in engines.values():
         # Sorting keeps equals in order, and of equals the first wins.
@@ -107,8 +107,7 @@ def _look(site: Site, of_each: dict[Build, list[_Asked | Failure]], *, satisfied
             if behind and (satisfied or not is_satisfying(each.least)):
                 each.leader = leader
                 continue
-            if each.answer is None:
-                each.answer = each.opening.answer(site)
+            each.answer = best_fit(site, each.opening.combination, each.opening.cards)
             if not isinstance(each.answer, Candidate):
                 continue
             each.rank = rank(site, each.least, each.answer)
@@ -116,6 +115,13 @@ def _look(site: Site, of_each: dict[Build, list[_Asked | Failure]], *, satisfied
             if best is None or (each.rank, places[id(each)]) < best:
                 best, leader = (each.rank, places[id(each)]), each
     return satisfied
+
+
+def _asked(site: Site, opening: Opening, least_in_ram: int = 0) -> _Asked:
+    combination, cards = opening.combination, opening.cards
+    answer = too_large(site, combination, cards)
+    least = bound(site, combination, cards, least_in_ram) if answer is None else ()
+    return _Asked(opening=opening, least=least, answer=answer)
 
 
 def _with_experts_in_ram(site: Site, entry: _Asked | Failure) -> _Asked | Failure:
@@ -127,8 +133,7 @@ def _with_experts_in_ram(site: Site, entry: _Asked | Failure) -> _Asked | Failur
     combination = opening.combination.offloading()
     again = Opening(combination=combination, cards=opening.cards)
     if isinstance(answer, OutOfMemory | TooLarge):
-        layers = _least_in_ram(again)
-        return _Asked(opening=again, least=bound(site, combination, opening.cards, layers))
+        return _asked(site, again, _least_in_ram(again))
     if isinstance(answer, Candidate):
         answer = None
     return _Asked(opening=again, least=entry.least, answer=answer)

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,12 @@ class Want:
 
     @property
     def layout(self) -> Layout:
-        return Layout(model_store=self.model_store, cache=self.cache)
+        return _layout(self.model_store, self.cache)
+
+
+@lru_cache(maxsize=256)
+def _layout(model_store: str, cache: str) -> Layout:
+    return Layout(model_store=model_store, cache=cache)
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
