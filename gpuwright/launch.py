@@ -1,4 +1,5 @@
-"""From a plan to a command line: the only place that spells engines' flags and words."""
+"""From a plan to a command line: with its neighbours of the same name, the only place that spells
+engines' flags and words."""
 
 from __future__ import annotations
 
@@ -10,39 +11,12 @@ from typing import Any
 from gpuwright.features import filled
 from gpuwright.launch_environment import card_environment, python_environment
 from gpuwright.launch_files import runtime_directory, sglang_files, tensorrt_llm_files
+from gpuwright.launch_words import backend_word, cache_word
 from gpuwright.layout import RUN, Layout
 from gpuwright.plan import Plan
 from gpuwright.versions import at_least
 
-_VLLM_BACKENDS = {
-    "flash_attn": "FLASH_ATTN",
-    "flashinfer": "FLASHINFER",
-    "triton": "TRITON_ATTN",
-    "flex": "FLEX_ATTENTION",
-    "triton_flash_attn": "TRITON_FLASH_ATTN",
-    "triton_flashinfer": "TRITON_FLASHINFER",
-    "turboquant": "TURBOQUANT",
-    "b12x": "B12X",
-    "cpu_attn": "CPU_ATTN",
-    "triton_mla": "TRITON_MLA",
-    "flashmla": "FLASHMLA",
-    "flashinfer_mla": "FLASHINFER_MLA",
-    "cutlass_mla": "CUTLASS_MLA",
-    "flash_attn_mla": "FLASH_ATTN_MLA",
-    "tokenspeed_mla": "TOKENSPEED_MLA",
-    "flashmla_sparse_dsv4": "FLASHMLA_SPARSE_DSV4",
-    "flashinfer_mla_sparse_dsv4": "FLASHINFER_MLA_SPARSE_DSV4",
-}
 _GGUF_ENGINES = ("llama.cpp",)
-_BACKENDS: dict[str, dict[str, str]] = {
-    "vllm": _VLLM_BACKENDS,
-    "tensorrt-llm": {"trtllm": "TRTLLM"},
-}
-_DTYPES: dict[str, dict[str, str]] = {
-    "vllm": {"bf16": "bfloat16", "f16": "float16"},
-    # `auto` is the model's own type.
-    "tensorrt-llm": {"bf16": "auto", "fp8_e4m3": "fp8"},
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,16 +59,6 @@ def _side_paths(plan: Plan, layout: Layout) -> dict[str, str]:
     if plan.projector is not None:
         paths["projector"] = layout.checkpoint_dir(plan.projector) + file
     return paths
-
-
-def backend_word(engine: str, backend: str) -> str:
-    """How the engine itself spells an attention backend of ours."""
-    return _BACKENDS.get(engine, {}).get(backend, backend)
-
-
-def cache_word(engine: str, dtype: str) -> str:
-    """How the engine itself spells a KV cache dtype of ours."""
-    return _DTYPES.get(engine, {}).get(dtype, dtype)
 
 
 def _llama_cpp(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launch:

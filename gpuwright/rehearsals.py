@@ -6,7 +6,8 @@ from typing import Any
 from gpuwright import questions
 from gpuwright.environments import PROOF_ENVIRONMENT
 from gpuwright.expected import Expected
-from gpuwright.launch import Launch, backend_word
+from gpuwright.launch import Launch
+from gpuwright.launch_words import backend_word
 from gpuwright.layout import RUNTIME, USER
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpuwright.attention import Asked, chosen
 from gpuwright.attention_rows import AttentionBackendRow, Toolchain
-from gpuwright.launch import backend_word, cache_word
+from gpuwright.launch_words import backend_word, cache_word
 from gpuwright.load import load_matrix
 from gpuwright.records import Cell, load_differences, load_record, recorded, with_answers
 from gpuwright.versions import at_least, within
