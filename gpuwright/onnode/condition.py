@@ -9,7 +9,7 @@ from gpuwright.onnode.outcome import clean
 from gpuwright.onnode.tree import Tree
 
 _OURS = "gpuwright-"
-_FAILING_XIDS = frozenset((48, 64, 79, 95, 140))
+FAILING_XIDS = frozenset((48, 64, 79, 95, 140))
 """Memory errors that neither ECC nor containment held (48, 95, 140), memory that cannot be taken
 out of use (64), off the bus (79): each wants a reset of the card, or of the node, before anything
 runs again (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). A contained one
@@ -43,7 +43,7 @@ def add_condition(
 
 def _health(device: dict[str, Any]) -> str:
     failing = (
-        _FAILING_XIDS.intersection(device["xids"] or ())
+        FAILING_XIDS.intersection(device["xids"] or ())
         or device["repair"]["failed"]
         or device["ecc"]["uncorrected"]
     )

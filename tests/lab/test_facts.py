@@ -1,6 +1,7 @@
 """Facts of a node that is not as one would like it: each obstacle is one sentence, no traceback."""
 
 import json
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.converged import remote_commands
+from gpuwright import cli
 from tests.lab.lab import Lab
 from tests.lab.node import Node
 from tests.lab.serving import ROOT, Run, inventory, run
@@ -62,6 +65,25 @@ def test_a_fact_is_asked_for_alone(node: Node, tmp_path: Path) -> None:
     assert fact("facts.engines.Engines") == []
     pythons = fact("facts.system.Pythons")
     assert [one["executable"] for one in pythons] == ["/usr/bin/python3.11"]
+
+
+def test_a_node_s_document_is_saved_by_one_command_and_names_no_machine(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.run("install -d /home/secretive/python/bin")
+    data = {"gpuwright": {"model": MODEL, "model_store": "/home/secretive/models"}}
+    path = inventory(tmp_path / "hosts.py", [(node, data)])
+    words = ["--data", f"facts_cache={tmp_path / 'cache'}", "--data", "redact=true"]
+    assert remote_commands(path, "deploys/facts.py", *words) == 1
+    (saved,) = (tmp_path / "cache").iterdir()
+    assert stat.S_IMODE(saved.stat().st_mode) == 0o600
+    text = saved.read_text()
+    name = node.run("hostname").stdout.strip()
+    assert [word for word in (node.address, "secretive", f'"{name}"') if word in text] == []
+    assert json.loads(text)["notes"] == []
+    assert cli.main(["explain", "--host", str(saved), "--model", MODEL]) == 0
+    assert cli.main(["doctor", "--host", str(saved)]) == 0
+    assert "keeps this node from serving" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("shell", ["/usr/local/bin/greeter", "/usr/bin/fish"])

@@ -12,9 +12,13 @@ from gpuwright import cli
 from gpuwright.doctor import diagnose, verdict
 from gpuwright.finding_rows import Severity
 from gpuwright.findings import findings, unseen
+from gpuwright.host import Host
 from gpuwright.load import load_findings, load_matrix
+from gpuwright.node_rules import node_reasons
+from gpuwright.onnode.condition import FAILING_XIDS
 from gpuwright.refusals import MatrixError
 from gpuwright.strict import read_yaml
+from gpuwright.want import Want
 from tests.unit.test_docs import DOCS, quoted, tables
 from tools import golden
 
@@ -147,6 +151,27 @@ def test_hostile_text_reaches_no_terminal() -> None:
 def test_findings_of_a_rig_are_the_golden_ones(rig: str) -> None:
     path = golden.findings_path(rig)
     assert path.read_text() == golden.findings_file(rig)
+
+
+@pytest.mark.parametrize("rig", golden.rigs())
+def test_what_the_decision_holds_against_a_node_blocks(rig: str) -> None:
+    document = golden.document(rig)
+    host = Host.from_document(document)
+    reasons = [each.sentence() for each in node_reasons(host, Want(), load_matrix())]
+    found = diagnose(document, tuple(ROWS.values()), load_matrix())
+    if reasons:
+        assert verdict(found) == "blocked", reasons
+    elif not any(gpu.failing or gpu.mig for gpu in host.gpus):
+        blocking = {each.id for each in found if each.severity is Severity.BLOCKS}
+        # What no plan is asked: whether it could be applied, and whether CUDA 12 runs.
+        assert blocking <= {"no-python", "python-does-not-run", "driver-older-than-cuda-12"}
+
+
+@pytest.mark.parametrize("number", sorted(FAILING_XIDS))
+def test_an_error_that_fails_a_card_blocks(number: int) -> None:
+    document = changed({"gpus.devices[0].xids": [number]})
+    found = findings(document, tuple(ROWS.values()))
+    assert any(each.severity is Severity.BLOCKS and "Xid" in each.says[0] for each in found)
 
 
 # Rows that are wrong
