@@ -17,6 +17,7 @@ _PLACE = re.compile(r"\{([^{}]*)\}")
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 _PACKAGES = "packages."
 _LONGEST = 400
+_ABSURD_BYTES = 2**80
 _SLOT = "{index}"
 _MOST_TOLD = 8
 """Entries of one list that a finding names one by one."""
@@ -152,8 +153,8 @@ def _holds(condition: Condition, document: Any, entry: Any) -> bool:
             other = _at(document, said, entry) if isinstance(said, str) else said
             if not (_is_number(value) and _is_number(other)):
                 return False
-            bound = other * condition.percent / 100
-            return bool(value < bound if name == "below" else value > bound)
+            mine, bound = value * 100, other * condition.percent
+            return bool(mine < bound if name == "below" else mine > bound)
         case "older":
             return _is_older(value, said)
         case "differs_from":
@@ -185,8 +186,8 @@ def _shown(value: Any, word: str) -> str:
         return "unknown"
     if value is _SLOT:
         return str(value)
-    if word == "gib" and _is_number(value):
-        return gib(int(value))
+    if word == "gib" and type(value) is int and abs(value) < _ABSURD_BYTES:
+        return gib(value)
     if word == "list" and isinstance(value, list):
         return ", ".join(clipped(each) for each in value) or "none"
     if isinstance(value, float):

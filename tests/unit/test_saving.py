@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from deploys.steps.saving import file_name
 from gpuwright import cli
+from gpuwright.findings import findings, unseen
 from gpuwright.host import Host
+from gpuwright.load import load_findings, load_matrix
 from gpuwright.redact import redacted
 from gpuwright.selection import decide
 from gpuwright.want import Want
@@ -167,6 +171,34 @@ def test_what_names_nobody_stays() -> None:
     assert found == document
 
 
+ODD = st.sampled_from([10**4000, -1, float("inf"), float("nan"), "\x1b[2J", "{.index}"])
+JSON = st.recursive(
+    ODD | st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def spoilt(value: Any, way: list[int], by: Any) -> Any:
+    """`value` with what lies at `way` in it (of each mapping or list, which one) put to `by`."""
+    if not way or not isinstance(value, (dict, list)) or not value:
+        return by
+    key = sorted(value)[way[0] % len(value)] if isinstance(value, dict) else way[0] % len(value)
+    found = dict(value) if isinstance(value, dict) else list(value)
+    found[key] = spoilt(value[key], way[1:], by)
+    return found
+
+
+@given(way=st.lists(st.integers(0, 50), min_size=1, max_size=5), by=JSON)
+@settings(max_examples=100, deadline=None)
+def test_any_value_anywhere_is_told_of_and_redacted(way: list[int], by: Any) -> None:
+    document = spoilt(healthy(), way, by)
+    for each in (document, redacted(document, names=("box",))):
+        for found in findings(each, load_findings()):
+            assert all(sentence.isprintable() for sentence in (*found.says, found.remedy))
+        unseen(each, load_findings())
+
+
 @pytest.mark.parametrize("rig", golden.rigs())
 def test_a_redacted_rig_is_decided_on_alike(rig: str) -> None:
     document = golden.document(rig)
@@ -181,8 +213,6 @@ def test_a_redacted_rig_is_decided_on_alike(rig: str) -> None:
 
 
 def test_a_redacted_node_is_decided_on_alike() -> None:
-    from gpuwright.load import load_matrix
-
     want = Want.from_data({"model": "qwen3.6-27b"})
     plans = [
         decide(Host.from_document(each), want, load_matrix())
