@@ -76,7 +76,7 @@ def bump(told: argparse.Namespace) -> None:
     text = skeleton(base, row, toolkit, claims, date)
     insert_row(MATRIX / "engines" / f"{told.engine}.yaml", base, told.release, text)
     say(f"{row.id}: {row.packages} packages, {row.download_bytes} bytes; code for {claims}")
-    _show_what_changes(told.engine)
+    _show_what_changes(row.id)
 
 
 class Seen:
@@ -147,7 +147,7 @@ def _resolved(
     return asked, resolution
 
 
-def _show_what_changes(engine: str) -> None:
+def _show_what_changes(row: str) -> None:
     """Golden plans anew as a diff, and whether our rows choose what the engine chose."""
     python = sys.executable
     tests = [f"tests/unit/test_{name}.py" for name in ("load", "records", "flags", "locks")]
@@ -158,7 +158,9 @@ def _show_what_changes(engine: str) -> None:
         ["git", "status", "--short"],
     ):
         say(f"$ {' '.join(words)}")
-        subprocess.run(words, cwd=ROOT, check=False)
+        done = subprocess.run(words, cwd=ROOT, check=False)
+        if words[-1] == "tools.golden" and done.returncode != 0:
+            raise LockError(f"{row} is locked and recorded; its row needs what is said above")
 
 
 def _counted(numbers: Counter[str]) -> str:

@@ -23,7 +23,7 @@ from gpuwright.explain import rivals
 from gpuwright.host import Host
 from gpuwright.load import load_findings, load_matrix
 from gpuwright.plan import MemoryPlan, Plan, Rejection
-from gpuwright.refusals import GIB, Refusal
+from gpuwright.refusals import GIB, MatrixError, Refusal
 from gpuwright.selection import decide
 from gpuwright.sketch import read_sketch
 from gpuwright.strict import read_yaml
@@ -184,6 +184,12 @@ def _answer(line: str) -> str:
 
 
 def main() -> int:
+    """Exit status: 0 written, 4 the matrix has faults, as the command line has it."""
+    try:
+        load_matrix()
+    except MatrixError as error:
+        print("\n".join(error.faults), file=sys.stderr)
+        return 4
     wanted = {path_of(rig): golden_file(rig) for rig in rigs()} | wanted_files()
     for path in (CLI_PAGE, KV_PAGE):
         page = path.read_text(encoding="utf-8")
