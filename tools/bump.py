@@ -87,16 +87,18 @@ class Seen:
 
 
 def base_of(engine: str, release: str, name: str | None) -> ReleaseRow:
-    """The row that the new one is written from: of the newest release below it, else the oldest."""
-    rows = [row for row in load_matrix().releases if row.engine == engine]
-    if any(row.release == release for row in rows):
+    """The row that the new one is written from: of the newest release with CUDA below it, else of
+    the oldest."""
+    known = [row for row in load_matrix().releases if row.engine == engine]
+    rows = [row for row in known if any(tag.cuda for tag in row.build_tags)]
+    if any(row.release == release for row in known):
         raise LockError(f"{engine} {release}: its row stands already; `tools.lock` locks it anew")
     if name is not None:
         for row in rows:
             if row.release == name:
                 return row
-        known = nearest(name, [row.release for row in rows])
-        raise LockError(f"--base {name}: {engine} has no such release{known}")
+        near = nearest(name, [row.release for row in rows])
+        raise LockError(f"--base {name}: {engine} has no such release{near}")
     rows.sort(key=lambda row: parse_version(row.release))
     older = [row for row in rows if parse_version(row.release) < parse_version(release)]
     return older[-1] if older else rows[0]
@@ -140,7 +142,9 @@ def _resolved(
             constraints=constraints_for(matrix.constraints, told.engine, told.release, tag),
         )
 
-    asked, resolution = lowest(inputs(base.build_tags[0].tag), index, scratch, {})
+    asked, resolution = lowest(
+        inputs(next(tag.tag for tag in base.build_tags if tag.cuda)), index, scratch, {}
+    )
     tag = f"cu{toolkit_of(resolution).replace('.', '')}"
     if tag != asked.build_tag:
         asked, resolution = lowest(inputs(tag), index, scratch, {})

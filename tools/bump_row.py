@@ -24,7 +24,7 @@ def skeleton(
 ) -> str:
     """The row's text: `base`'s, with what was measured of this release in place of its own."""
     row = _data(base)
-    (tag,) = row["build_tags"][:1]
+    tag = next(tag for tag in row["build_tags"] if "cuda" in tag)
     tag |= {"tag": lock.build_tag, "cuda": toolkit, "capabilities": list(capabilities)}
     row |= {
         "id": f"{lock.engine}-{lock.release}",
