@@ -22,6 +22,7 @@ from gpuwright.plan import Rejection
 from gpuwright.refusals import CpuNotAsked, Needs, NoCard, Reason, Superseded, rejection_of
 from gpuwright.rows import Device
 from gpuwright.site import CardSet, Combination, Site, release_label
+from gpuwright.toolchains import Toolchain, toolchain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,6 +105,9 @@ def _release_reason(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Reason
         )
     if reason is None:
         reason = compat.driver(host, tag, site.matrix)
+    if reason is None and release.memory_model is MemoryModel.LLAMA_CPP:
+        compiler = toolchain(host, tag, want, site.matrix)
+        reason = None if isinstance(compiler, Toolchain) else compiler
     if reason is None and host.gpus and tag.device is Device.CUDA:
         found = [card_reason(site, release, tag, gpu) for gpu in pinned_gpus(host, want)]
         # Pinned cards are all to be used; of others one that the build has code for will do.

@@ -27,6 +27,7 @@ from gpuwright.rows import (
     QuantizationRow,
     WorkloadRow,
 )
+from gpuwright.toolkit_rows import ToolkitRow
 from gpuwright.versions import within
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Matrix:
     gpus: tuple[GpuRow, ...]
     generations: tuple[GenerationRow, ...]
     cuda: tuple[CudaRow, ...]
+    toolkits: tuple[ToolkitRow, ...]
     kv_cache_dtypes: tuple[KvCacheDtypeRow, ...]
     quantizations: tuple[QuantizationRow, ...]
     memory_terms: tuple[TermsRow, ...]
@@ -140,6 +142,10 @@ class Matrix:
     def cuda_runtime(self, version: str) -> CudaRow:
         row: CudaRow = self._by_id["cuda"][version]
         return row
+
+    def toolkits_of(self, cuda: str) -> tuple[ToolkitRow, ...]:
+        """The places where a node may have this toolkit from."""
+        return tuple(row for row in self.toolkits if row.cuda == cuda)
 
     def kv_cache_dtype(self, dtype: str) -> KvCacheDtypeRow:
         row: KvCacheDtypeRow = self._by_id["kv_cache_dtypes"][dtype]

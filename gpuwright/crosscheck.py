@@ -40,6 +40,7 @@ def cross_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
         matrix.distros,
         matrix.uv,
         matrix.pythons,
+        matrix.toolkits,
     ):
         yield from _twice("id", [row.id for row in rows])
     yield from _twice("release", [f"{row.engine} {row.release}" for row in matrix.releases])
@@ -63,6 +64,11 @@ def cross_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
         yield from _range(f"{path}.capabilities", cuda.capabilities)
         for index, bad in enumerate(cuda.known_bad):
             yield from _range(f"{path}.known_bad[{index}].capabilities", bad.capabilities)
+    for toolkit in matrix.toolkits:
+        path = labels[id(toolkit)]
+        known = {row.id: row.nvcc_from for row in matrix.cuda}
+        yield from _dangling(f"{path}.cuda", [toolkit.cuda], known)
+        yield from _dangling(f"{path}.origin", [toolkit.origin], known.get(toolkit.cuda, ()))
     for generation in matrix.generations:
         path = labels[id(generation)]
         yield from _range(f"{path}.capabilities", generation.capabilities)

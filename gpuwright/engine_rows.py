@@ -60,6 +60,21 @@ class ArchiveRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CacheKernels:
+    """Which types of the cache a build for cards has attention kernels for."""
+
+    option: str
+    """Names them to CMake, as pairs of the types of keys and values."""
+    always: tuple[str, ...]
+    planned: tuple[str, ...]
+    """Only where the plan has this type: kernels take long to compile."""
+
+    def argument(self, dtype: str) -> str:
+        dtypes = (*self.always, *(each for each in self.planned if each == dtype))
+        return f"-D{self.option}={';'.join(f'{each}-{each}' for each in dtypes)}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BuildRow:
     """How an engine is built on the node; `cmake_args` are those of every build tag."""
 
@@ -73,6 +88,11 @@ class BuildRow:
     work_bytes: int
     """Room that unpacking and building take, beyond the archive."""
     memory_bytes_per_job: int
+    cuda_args: tuple[str, ...] = ()
+    """Those of a build for cards, beside what the toolkit and the cards say."""
+    devices_args: tuple[str, ...] = ()
+    """Asks the finished binary for the cards that it can use."""
+    cache_kernels: CacheKernels | None = None
 
     @property
     def archive(self) -> ArchiveRow:

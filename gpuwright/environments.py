@@ -48,6 +48,10 @@ class Environment:
         return self.uv.file
 
     @property
+    def files(self) -> tuple[ModelFile, ...]:
+        return (self.archive,)
+
+    @property
     def bytes(self) -> int:
         """Room that it takes."""
         installed = self.lock.proof(self.python.minor).installed_bytes

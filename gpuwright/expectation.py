@@ -5,17 +5,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuwright.builds import Build, content_key, cpu_args
+from gpuwright.builds import Build, build_of, build_spec
 from gpuwright.catalogue import Matrix
-from gpuwright.engine_rows import BuildRow, ReleaseRow
 from gpuwright.environments import Environment, environment_of, environment_spec
 from gpuwright.expected import Expected
 from gpuwright.host import Host
 from gpuwright.launch import Launch, launch
-from gpuwright.layout import RUNTIME, Layout
+from gpuwright.layout import Layout
 from gpuwright.plan import Plan
-from gpuwright.refusals import MatrixError
-from gpuwright.rows import DistroRow
 from gpuwright.units import render_unit
 from gpuwright.want import Want
 
@@ -56,11 +53,16 @@ def probe_packages(matrix: Matrix) -> frozenset[str]:
         package
         for distro in matrix.distros
         for package in (
+            *distro.older_compilers,
             *distro.build_packages,
             *distro.runtime_packages,
             *distro.libraries.values(),
             distro.python_headers,
         )
+    ) | frozenset(
+        package
+        for row in matrix.toolkits
+        for package in (*row.build_packages, *row.runtime_packages)
     )
 
 
@@ -78,10 +80,13 @@ def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates
     release = matrix.engine_release(plan.engine, plan.release)
     distro = matrix.distro(node)
     making: Build | Environment
+    engine_files: tuple[str, ...]
     if release.build is not None:
-        making = _build(release, plan.build_tag, distro, node)
-        engine_files: tuple[str, ...] = (f"bin/{making.recipe.target}",)
-        needed = distro.build_packages
+        making = build_of(
+            want=want, plan=plan, release=release, distro=distro, node=node, matrix=matrix
+        )
+        engine_files = making.programs
+        needed = making.packages
     else:
         making = environment_of(release, plan, distro, node, matrix)
         engine_files = ("pyvenv.cfg", "requirements.txt")
@@ -92,7 +97,7 @@ def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates
         if release.environment.compiles and compiled_with and not compiled_with.headers:
             libraries += (distro.python_headers,)
     else:
-        libraries = ()
+        libraries = making.runtime_packages if isinstance(making, Build) else ()
     installed = isinstance(making, Environment)
     engine_dir = layout.engine_dir(plan.engine, plan.release, making.key)
     serve = release.environment.serve if release.environment is not None else ()
@@ -125,64 +130,11 @@ def _model_path(layout: Layout, plan: Plan) -> str:
     return f"{directory}/{first}" if first.endswith(".gguf") else directory
 
 
-def _build(release: ReleaseRow, build_tag: str, distro: DistroRow, node: Host) -> Build:
-    recipe = release.build
-    if recipe is None:
-        raise MatrixError(f"{release.id}: nothing says how it is built")
-    tag = next(row for row in release.build_tags if row.tag == build_tag)
-    arguments = (*recipe.cmake_args, *tag.cmake_args, *cpu_args(recipe.cpu_options, node.cpu_flags))
-    return Build(
-        key=content_key(
-            archive_sha256=recipe.archive_sha256,
-            cmake_args=arguments,
-            compiler=distro.compiler,
-            platform=f"{distro.id}-{node.architecture}",
-            target=recipe.target,
-        ),
-        recipe=recipe,
-        cmake_args=arguments,
-        compiler=distro.compiler,
-        jobs=_jobs(recipe, node),
-    )
-
-
-def _jobs(recipe: BuildRow, node: Host) -> int:
-    """As many compilers as there are threads, and memory for."""
-    by_memory = (node.memory_total_bytes or 0) // recipe.memory_bytes_per_job
-    return max(1, min(node.cpu_threads or 1, by_memory))
-
-
 def making_spec(wanted: Wanted, want: Want, *, verify: str) -> dict[str, Any]:
     """The spec of the carried program that makes the engine: environment or build."""
     if isinstance(wanted.making, Environment):
         return environment_spec(wanted.making, want, wanted.expected.engine_dir, verify=verify)
     return build_spec(wanted.expected, wanted.making, verify=verify)
-
-
-def build_spec(expected: Expected, build: Build, *, verify: str) -> dict[str, Any]:
-    """The carried build program's spec."""
-    layout, recipe = expected.layout, build.recipe
-    cache = layout.cache
-    return {
-        "key": build.key,
-        "engine_dir": expected.engine_dir,
-        "archive": f"{cache}/sources/{build.archive.path}",
-        "sha256": build.archive.sha256,
-        "source_subdir": recipe.source_subdir,
-        "lock": f"{RUNTIME}/{expected.engine_dir.rsplit('/', 1)[-1]}.lock",
-        "work_dir": f"{cache}/build",
-        "ccache_dir": f"{cache}/ccache",
-        "compiler": build.compiler,
-        "cmake_args": list(build.cmake_args),
-        "target": recipe.target,
-        "jobs": build.jobs,
-        "env": {},
-        "need_bytes": recipe.work_bytes,
-        "verify": verify,
-        "used_by": [layout.plans, layout.units],
-        "proof_args": list(recipe.proof_args),
-        "proof_expect": recipe.proof_expect,
-    }
 
 
 def gate_spec(wanted: Wanted) -> dict[str, Any]:

@@ -33,14 +33,17 @@ class FetchSpecs:
 
 
 def fetch_specs(
-    *, want: Want, expected: Expected, archive: ModelFile, changes: Changes, verify: str
+    *,
+    want: Want,
+    expected: Expected,
+    archives: tuple[ModelFile, ...],
+    changes: Changes,
+    verify: str,
 ) -> FetchSpecs:
     """Specs for what `changes` says is missing."""
     layout = expected.layout
     return FetchSpecs(
-        archive=_spec(want, f"{layout.cache}/sources", (archive,), verify)
-        if changes.build
-        else None,
+        archive=_spec(want, f"{layout.cache}/sources", archives, verify) if changes.build else None,
         model=_spec(want, expected.checkpoint_dir, expected.plan.files, verify)
         if changes.fetch
         else None,

@@ -60,5 +60,9 @@ class Layout:
         """A build or environment of one content key; a directory that exists is complete."""
         return f"{self.engines}/{engine}-{release}-{key}"
 
+    def toolkit_dir(self, toolkit: str, key: str) -> str:
+        """A CUDA toolkit that builds use; a directory that exists is complete."""
+        return f"{self.engines.rsplit('/', 1)[0]}/toolkits/{toolkit}-{key}"
+
     def checkpoint_dir(self, checkpoint: str) -> str:
         return f"{self.model_store}/{checkpoint}"

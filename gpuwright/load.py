@@ -30,6 +30,7 @@ from gpuwright.rows import (
     WorkloadRow,
 )
 from gpuwright.strict import read_row, read_yaml
+from gpuwright.toolkit_rows import ToolkitRow
 
 MATRIX = Path(__file__).parent / "matrix"
 
@@ -37,6 +38,7 @@ FILES: dict[str, type] = {
     "gpus": GpuRow,
     "generations": GenerationRow,
     "cuda": CudaRow,
+    "toolkits": ToolkitRow,
     "kv_cache_dtypes": KvCacheDtypeRow,
     "quantizations": QuantizationRow,
     "memory_terms": TermsRow,

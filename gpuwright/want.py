@@ -76,6 +76,8 @@ class Want:
     model_store: str = _LAYOUT.model_store
     served_model_name: str | None = None
     extra_models: Path | None = None
+    cuda_repository: bool = False
+    """Whether the node's package sources have NVIDIA's own repository."""
     python_index: str | None = None
     python_extra_indexes: tuple[str, ...] | None = None
     python_find_links: tuple[str, ...] | None = None
@@ -191,6 +193,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "model_store": read_directory,
     "served_model_name": read_name,
     "extra_models": read_local_path,
+    "cuda_repository": read_switch,
     "python_index": read_url,
     "python_extra_indexes": read_list(read_url),
     "python_find_links": read_list(read_url_or_node_path),

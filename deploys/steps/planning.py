@@ -211,7 +211,7 @@ def _work(answer: _Answer) -> Work:
     fetch = fetch_specs(
         want=want,
         expected=wanted.expected,
-        archive=wanted.making.archive,
+        archives=wanted.making.files,
         changes=todo,
         verify=verify,
     )

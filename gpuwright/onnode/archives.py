@@ -90,7 +90,7 @@ def unpack(archive: str, directory: str) -> None:
     try:
         with tarfile.open(archive, "r:*") as opened:
             for member in opened:
-                path = _inside(directory, member.name, member.name)
+                path = inside(directory, member.name, member.name)
                 total += member.size
                 if total > _MOST_UNPACKED_BYTES:
                     raise NodeError(f"{archive} unpacks to more than 8 GiB: refused")
@@ -100,7 +100,7 @@ def unpack(archive: str, directory: str) -> None:
                     _unpack_file(opened, member, path)
                 elif member.issym():
                     target = os.path.join(os.path.dirname(member.name), member.linkname)
-                    _inside(directory, target, member.name)
+                    inside(directory, target, member.name)
                     if os.path.isabs(member.linkname):
                         raise NodeError(f"{member.name} in the archive leads out of it: refused")
                     links.append((member.linkname, path))
@@ -117,7 +117,7 @@ def unpack(archive: str, directory: str) -> None:
         raise NodeError(f"{archive} cannot be unpacked: {problem}") from None
 
 
-def _inside(directory: str, name: str, shown: str) -> str:
+def inside(directory: str, name: str, shown: str) -> str:
     """Where a member lies. NodeError: outside of `directory`."""
     path = os.path.normpath(os.path.join(directory, name))
     if os.path.isabs(name) or not (path + "/").startswith(directory.rstrip("/") + "/"):

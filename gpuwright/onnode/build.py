@@ -20,6 +20,7 @@ from gpuwright.onnode.stamps import (
     write_stamp,
 )
 from gpuwright.onnode.storage import locked, sha256_of
+from gpuwright.onnode.toolkit import stand
 from gpuwright.onnode.workshop import Workshop
 
 _NEEDED_BYTES = 2 * GIB
@@ -56,7 +57,9 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     spec: key, engine_dir, archive, sha256, source_subdir ("": found), lock, work_dir, ccache_dir,
     compiler, cmake_args, target, jobs, env, proof_args, proof_expect, need_bytes, verify
     ("full" re-hashes what the stamp would vouch for), used_by (directories whose files name what is
-    in use; old builds that nothing uses go). Answers with `engine` ("kept" | "verified" |
+    in use; old builds that nothing uses go); for cards also toolkit (see `toolkit.stand`),
+    libraries (paths, brought beside the binary), driver_library (where it may be), devices_args and
+    devices (how many it must list). Answers with `engine` ("kept" | "verified" |
     "built"), `seconds` of each part, `jobs`. On failure `output` has the last lines.
     """
     began = time.monotonic()
@@ -75,6 +78,10 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
         need = int(spec.get("need_bytes") or _NEEDED_BYTES)
         require_room(shop.place, need, f"building {name} in {spec['work_dir']}")
         try:
+            if spec.get("toolkit"):
+                spent = stand(spec["toolkit"])
+                if spent is not None:
+                    shop.seconds["toolkit"] = spent
             version = shop.compiler_version()
             source = shop.unpack()
             shop.configure(source)

@@ -22,6 +22,8 @@ _BYTES_A_JOB = 3 * GIB // 2
 """What one compiler of a large CUDA or C++ file takes at its worst."""
 _PROOF_SECONDS = 60.0
 _SHOWN_LINES = 20
+_DEVICE = re.compile(r"\s+[A-Za-z]+\d+: ")
+"""One of the cards that a binary lists: `  CUDA0: NVIDIA ...`."""
 
 
 class Workshop:
@@ -37,6 +39,7 @@ class Workshop:
         self.target = str(spec["target"])
         self.seconds: dict[str, float] = {}
         self.compiler = str(spec.get("compiler") or "c++")
+        self.devices: list[str] = []
 
     def environment(self) -> dict[str, str]:
         """Everything a build may see: flags of whoever logged in do not belong to the key."""
@@ -101,6 +104,7 @@ class Workshop:
             for language in ("C", "CXX", "CUDA"):
                 arguments.append(f"-DCMAKE_{language}_COMPILER_LAUNCHER={ccache}")
         arguments += [str(argument) for argument in self.spec["cmake_args"]]
+        arguments += driver_library(self.spec.get("driver_library") or [])
         say(f"build {self.name}: configuring")
         told = run(arguments, self.environment(), held=[self.lock])
         self.timed("configure", began)
@@ -154,7 +158,25 @@ class Workshop:
                 os.chmod(path, 0o755)  # noqa: S103  everybody may run it
                 with open(path, "rb") as file:
                     os.fsync(file.fileno())
-        return [f"bin/{name}" for name in names if not os.path.islink(f"{built}/{name}")]
+        built_files = [name for name in names if not os.path.islink(f"{built}/{name}")]
+        return [f"bin/{name}" for name in [*built_files, *self.bring_libraries()]]
+
+    def bring_libraries(self) -> list[str]:
+        """Put the toolkit's libraries beside the binary: linked where that is possible, since a
+        copy takes as much as all the rest."""
+        brought = []
+        for library in self.spec.get("libraries") or []:
+            source, name = os.path.realpath(str(library)), os.path.basename(str(library))
+            target = f"{self.partial}/bin/{name}"
+            if not os.path.isfile(source):
+                raise NodeError(f"{library} is not there, and {self.target} needs it")
+            try:
+                os.link(source, target)
+            except OSError:
+                shutil.copyfile(source, target)
+            os.chmod(target, 0o755)  # noqa: S103  everybody may load it
+            brought.append(name)
+        return brought
 
     def prove(self) -> None:
         """Run what was installed, when the tree it was built in is gone."""
@@ -162,6 +184,7 @@ class Workshop:
         binary = f"{self.partial}/bin/{self.target}"
         arguments = [binary, *(str(one) for one in self.spec.get("proof_args") or ["--version"])]
         environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "HOME": "/nonexistent"}
+        self.find_libraries(binary, environment)
         told = run(arguments, environment, seconds=_PROOF_SECONDS)
         self.timed("proof", began)
         expected = str(self.spec.get("proof_expect") or "")
@@ -169,6 +192,28 @@ class Workshop:
             raise self.broken(f"the built {self.target} does not run", told)
         if expected not in "\n".join(told.lines):
             raise self.broken(f"the built {self.target} does not say {expected!r}", told)
+        if self.spec.get("devices_args"):
+            self.find_devices(binary, environment)
+
+    def find_libraries(self, binary: str, environment: dict[str, str]) -> None:
+        if not shutil.which("ldd"):
+            return
+        told = run(["ldd", binary], environment, seconds=_PROOF_SECONDS)
+        lacking = [line.split()[0] for line in told.lines if "not found" in line and line.split()]
+        if lacking:
+            raise self.broken(f"the built {self.target} lacks {', '.join(lacking)}", told)
+
+    def find_devices(self, binary: str, environment: dict[str, str]) -> None:
+        """A binary that sees no card serves on the CPU, in silence and a hundred times slower."""
+        arguments = [binary, *(str(one) for one in self.spec["devices_args"])]
+        told = run(arguments, environment, seconds=_PROOF_SECONDS)
+        if told.status != 0:
+            raise self.broken(f"the built {self.target} lists no devices", told)
+        self.devices = [clean(line.strip(), 200) for line in told.lines if _DEVICE.match(line)]
+        needed = int(self.spec.get("devices") or 0)
+        if len(self.devices) < needed:
+            found = len(self.devices)
+            raise self.broken(f"the built {self.target} sees {found} cards of {needed}", told)
 
     def publish(self, files: list[str], version: str) -> None:
         """Stamp and rename: from then on the engine is there."""
@@ -183,6 +228,7 @@ class Workshop:
                 for name in files
             },
             "seconds": self.seconds,
+            "devices": self.devices,
         }
         sync_directory(f"{self.partial}/bin")
         write_stamp(self.partial, stamp)
@@ -192,6 +238,22 @@ class Workshop:
         os.rename(self.partial, self.engine_dir)
         sync_directory(os.path.dirname(self.engine_dir))
         clear(old)
+
+
+def driver_library(places: list[str]) -> list[str]:
+    """The argument that names the driver's own library, which no toolkit of wheels brings.
+
+    NodeError: none of `places` has it. Without it no binary reaches a card.
+    """
+    if not places:
+        return []
+    for path in places:
+        if os.path.isfile(path):
+            return [f"-DCUDA_cuda_driver_LIBRARY={path}"]
+    raise NodeError(
+        f"the driver's library {os.path.basename(places[0])} is not on this node",
+        "install the part of the driver that computes (libcuda1, libnvidia-compute-...)",
+    )
 
 
 def source_directory(source: str, subdir: str) -> str:

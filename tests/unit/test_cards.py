@@ -65,7 +65,7 @@ def test_refuses_a_card_that_the_binaries_hold_no_code_for():
 
 def test_an_old_card_gets_the_build_for_the_older_cuda():
     change = card(compute_capability="7.0", name="Tesla V100", pci_id="10de:1db1")
-    plan = planned("1x3090", {"model": "qwen3.6-27b"}, change)
+    plan = planned("1x3090", {"model": "qwen3.6-27b", "cuda_repository": True}, change)
     assert (plan.engine, plan.build_tag) == ("llama.cpp", "cuda12")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpuwright.catalogue import Matrix
 from gpuwright.engine_rows import BuildTagRow, ReleaseRow
+from gpuwright.toolkit_rows import ToolkitRow
 from tools.pages.markdown import code, page, sources, span, table
 
 
@@ -68,7 +69,28 @@ def render(matrix: Matrix) -> str:
                 for row in matrix.cuda
             ),
         ),
+        "## Where a node has the compiler from",
+        "What is built for cards is built with the first toolkit of its CUDA that the node can "
+        "have, and with the newest C++ compiler of the distribution that this CUDA takes.",
+        table(
+            ("toolkit", "CUDA", "machine", "from", "packed", "unpacked", "sources"),
+            (_toolkit(row) for row in matrix.toolkits),
+        ),
     )
+
+
+def _toolkit(row: ToolkitRow) -> list[str]:
+    packages = [*row.build_packages, *row.runtime_packages]
+    known = row.unpacked_bytes is not None
+    return [
+        row.id,
+        row.cuda,
+        ", ".join(row.architectures),
+        f"{len(row.wheels)} wheels" if row.wheels else f"{row.origin}: {code(packages)}",
+        f"{row.bytes / 1e6:,.0f} MB" if row.wheels else "",
+        f"{(row.unpacked_bytes or 0) / 1e6:,.0f} MB" if known else row.unknown["unpacked_bytes"],
+        sources(row.sources),
+    ]
 
 
 def _build(matrix: Matrix, release: ReleaseRow, tag: BuildTagRow) -> list[str]:

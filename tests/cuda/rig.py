@@ -1,0 +1,96 @@
+"""Builds for cards on a machine without any: a plan's own spec, moved below a directory of ours."""
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuwright.builds import Build, build_spec
+from gpuwright.converge import Changes
+from gpuwright.expectation import expectation
+from gpuwright.fetching import fetch_specs
+from gpuwright.host import Host
+from gpuwright.load import load_matrix
+from gpuwright.plan import Plan
+from gpuwright.selection import decide
+from gpuwright.sketch import read_sketch
+from gpuwright.want import Want
+
+TEMPLATES = Path(__file__).parents[2] / "templates"
+_DRIVER_CALLS = (
+    "cuDeviceGet",
+    "cuDeviceGetAttribute",
+    "cuGetErrorString",
+    "cuMemAddressFree",
+    "cuMemAddressReserve",
+    "cuMemCreate",
+    "cuMemGetAllocationGranularity",
+    "cuMemMap",
+    "cuMemRelease",
+    "cuMemSetAccess",
+    "cuMemUnmap",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Specs:
+    """What the carried programs are told for one plan."""
+
+    fetch: dict[str, Any]
+    build: dict[str, Any]
+
+
+def specs(gpus: list[str], place: Path, shared: Path, **want_too: Any) -> Specs:
+    """Of llama.cpp for all of `gpus`: the engine below `place`, sources and toolkit below
+    `shared`; `want_too` is wanted beside."""
+    matrix = load_matrix()
+    every = [str(index) for index in range(len(gpus))]
+    wanted_model = {"model": "SmolLM2-135M-Instruct", "engine": "llama.cpp", "gpus": every}
+    want = Want.from_data(wanted_model | want_too)
+    document, _ = read_sketch({"gpus": gpus}, matrix, want.layout)
+    node = Host.from_document(document)
+    plan = decide(node, want, matrix)
+    assert isinstance(plan, Plan), plan.sentence()
+    wanted = expectation(want=want, node=node, plan=plan, matrix=matrix, templates=TEMPLATES)
+    fetch = fetch_specs(
+        want=want,
+        expected=wanted.expected,
+        archives=wanted.making.files,
+        changes=Changes(build="the test"),
+        verify="quick",
+    ).archive
+    assert isinstance(wanted.making, Build)
+    build = build_spec(wanted.expected, wanted.making, verify="quick")
+    driver = str(_stub_driver(place))
+    # Where there is no driver, its stand-in lies beside the binary, as the toolkit's libraries do.
+    build |= {"driver_library": [driver], "libraries": [*build["libraries"], driver]}
+    build |= {"devices": 0, "jobs": 2}
+    moved = (
+        ("/opt/gpuwright/toolkits", shared / "toolkits"),
+        ("/var/cache/gpuwright/sources", shared / "sources"),
+        ("/var/cache/gpuwright/ccache", shared / "ccache"),
+        ("/var/cache/gpuwright", place / "cache"),
+        ("/opt/gpuwright", place / "opt"),
+        ("/run/gpuwright", place / "run"),
+    )
+
+    def relocated(spec: Any) -> Any:
+        text = json.dumps(spec)
+        for found, instead in moved:
+            text = text.replace(found, str(instead))
+        return json.loads(text)
+
+    (shared / "toolkits").mkdir(parents=True, exist_ok=True)
+    (place / "opt" / "engines").mkdir(parents=True, exist_ok=True)
+    return Specs(fetch=relocated(fetch), build=relocated(build))
+
+
+def _stub_driver(place: Path) -> Path:
+    """A driver's library in which every call fails: what is linked with it finds no card."""
+    source = "".join(f"int {name}(void) {{ return 100; }}\n" for name in _DRIVER_CALLS)
+    (place / "driver").mkdir(parents=True, exist_ok=True)
+    path = place / "driver" / "libcuda.so.1"
+    command = ["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-x", "c", "-", "-o"]
+    subprocess.run([*command, str(path)], input=source, text=True, check=True)
+    return path

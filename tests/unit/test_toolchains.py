@@ -1,0 +1,96 @@
+"""Where a node has the CUDA compiler from, and what a build for its cards is told."""
+
+import re
+
+import pytest
+
+from gpuwright.load import load_matrix
+from gpuwright.rows import CompilerSource
+from gpuwright.toolchains import host_compiler
+from gpuwright.versions import within
+from tests.cuda.rig import specs
+from tests.unit.sketched import planned_on, refused_on
+
+MATRIX = load_matrix()
+LLAMA = {"model": "smollm2", "engine": "llama.cpp"}
+BLACKWELL = ["RTX 5090"]
+
+
+def options(spec):
+    return dict(re.fullmatch("-D([^=]+)=(.*)", each).groups() for each in spec["cmake_args"])
+
+
+@pytest.mark.parametrize(
+    ("gpus", "sketch", "tag"),
+    [
+        (["RTX 3090"], {}, "cuda13"),
+        (BLACKWELL, {}, "cuda13"),
+        (["RTX 3090"], {"driver": "550.90"}, "cuda11.8"),
+        (["RTX 3090"], {"driver": "550.90", "distro": "debian-13"}, "cuda12.4"),
+        (["Tesla P40"], {}, "cuda11.8"),
+        (["V100 SXM2 16GB"], {"distro": "debian-13"}, "cuda12.4"),
+    ],
+)
+def test_a_new_driver_and_a_new_card_get_wheels_all_others_what_debian_has(gpus, sketch, tag):
+    assert planned_on(gpus, LLAMA, **sketch).build_tag == tag
+
+
+def test_refuses_blackwell_under_an_old_driver_and_says_what_would_help():
+    refusal = refused_on(BLACKWELL, LLAMA, driver="570.86")
+    assert "driver >= 580" in refusal.remedies
+    assert any("`cuda_repository: true`" in remedy for remedy in refusal.remedies)
+    plan = planned_on(BLACKWELL, {**LLAMA, "cuda_repository": True}, driver="570.86")
+    assert plan.build_tag == "cuda12"
+
+
+def test_refuses_a_distribution_whose_compilers_are_all_too_new_for_this_cuda():
+    want = {**LLAMA, "cuda_repository": True}
+    refusal = refused_on(["Tesla P40"], want, distro="ubuntu-26.04")
+    needed = "C++ compiler for CUDA 12.8: needs gcc <= 14, found g++-15 of ubuntu-26.04"
+    assert needed in refusal.reasons
+
+
+def test_an_older_compiler_of_the_distribution_is_taken_where_its_own_is_too_new(tmp_path):
+    spec = specs(["Tesla P40"], tmp_path, tmp_path / "shared").build
+    assert spec["compiler"] == options(spec)["CMAKE_CUDA_HOST_COMPILER"] == "g++-11"
+
+
+def test_no_compiler_is_newer_than_its_cuda_takes():
+    for cuda in MATRIX.cuda:
+        for distro in MATRIX.distros:
+            command = host_compiler(cuda, distro)
+            newest = int(cuda.host_compilers["gcc"])
+            assert command is None or int(command.rpartition("-")[2]) <= newest
+
+
+@pytest.mark.parametrize(
+    ("gpus", "architectures"),
+    [(["RTX 3090"], "86-real"), (["RTX 5090", "RTX 3090"], "86-real;120-real")],
+)
+def test_machine_code_for_the_cards_of_the_plan_and_nothing_else(tmp_path, gpus, architectures):
+    spec = specs(gpus, tmp_path, tmp_path / "shared").build
+    assert options(spec)["CMAKE_CUDA_ARCHITECTURES"] == architectures
+
+
+def test_no_toolkit_is_used_for_cards_that_it_miscompiles():
+    for release in MATRIX.releases:
+        for tag in release.build_tags:
+            if release.build is not None and tag.cuda is not None:
+                bad = MATRIX.cuda_runtime(tag.cuda).known_bad
+                wrong = [c for c in tag.capabilities for b in bad if within(c, b.capabilities)]
+                assert not wrong, (release.id, tag.tag)
+
+
+def test_toolkits_of_wheels_name_every_wheel_by_its_hash():
+    rows = [row for row in MATRIX.toolkits if row.origin is CompilerSource.WHEELS]
+    assert {row.architectures for row in rows} == {("x86_64",), ("aarch64",)}
+    assert all(len({wheel.sha256 for wheel in row.wheels}) == 6 for row in rows)
+
+
+def test_a_cache_of_another_type_gets_its_kernels_and_a_usual_one_builds_nothing_anew(tmp_path):
+    def quants(dtype):
+        spec = specs(["RTX 3090"], tmp_path, tmp_path / "shared", kv_cache_dtype=dtype).build
+        return spec["key"], options(spec)["GGML_CUDA_FA_QUANTS"]
+
+    assert quants("f16") == quants("q8_0")
+    assert quants("q5_1")[1] == quants("f16")[1] + ";q5_1-q5_1"
