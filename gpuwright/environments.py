@@ -28,6 +28,8 @@ from gpuwright.want import Want
 SCHEMA = 1
 _SPARE_PERCENT = 10
 """Room beyond what an environment took where it was proven: filesystems differ."""
+_SILENCE_SECONDS = 20
+"""How long an index may say nothing, each of three times."""
 _HASH = "--hash=sha256:"
 
 
@@ -167,6 +169,7 @@ def index_of(want: Want) -> dict[str, Any]:
         "offline": offline,
         "ca_bundle": want.ca_bundle,
         "proxy": want.proxy,
+        "timeout_seconds": _SILENCE_SECONDS,
     }
 
 

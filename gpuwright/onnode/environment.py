@@ -106,11 +106,7 @@ class Installation:
         if os.strerror(errno.ENOSPC) in text:
             return full(self.partial, output=output)
         line = named_line(text, list(self.requirements))
-        said = "; ".join(
-            clean(re.sub(r"^(?:error:|[×╰─▶├│\s]|Caused by:|hint:)+", "", each).strip(), 200)
-            for each in told.lines
-            if re.search(r"error:|×|╰|├|Caused by:", each)
-        )
+        said = "; ".join(reasons(told.lines))
         where = f"{self.spec['lock_id']}: {line}" if line else str(self.spec["lock_id"])
         places = ", ".join(self.places())
         return NodeError(
@@ -218,19 +214,23 @@ class Installation:
     def publish(self) -> None:
         """Stamp and rename: from then on the environment is there."""
         began = time.monotonic()
-        stamp = {
-            "schema": 1,
-            "key": self.spec["key"],
-            "lock": self.spec["lock_id"],
-            "files": {
-                name: stamped(f"{self.partial}/{name}", sha256_of(f"{self.partial}/{name}"))
-                for name in self.files()
-            },
-            "seconds": self.seconds,
+        files = {
+            name: stamped(f"{self.partial}/{name}", sha256_of(f"{self.partial}/{name}"))
+            for name in self.files()
         }
         # Tens of thousands of files: one call for all is quicker than one for each.
         os.sync()
-        write_stamp(self.partial, stamp)
+        self.seconds["sync"] = round(time.monotonic() - began, 1)
+        write_stamp(
+            self.partial,
+            {
+                "schema": 1,
+                "key": self.spec["key"],
+                "lock": self.spec["lock_id"],
+                "files": files,
+                "seconds": self.seconds,
+            },
+        )
         old = f"{self.partial}.old"
         clear(old)
         if os.path.lexists(self.engine_dir):
@@ -238,7 +238,16 @@ class Installation:
         os.rename(self.partial, self.engine_dir)
         sync_directory(os.path.dirname(self.engine_dir))
         clear(old)
-        self.seconds["publish"] = round(time.monotonic() - began, 1)
+
+
+def reasons(lines: list[str]) -> list[str]:
+    """What uv gives as its error and its causes, without its ornaments."""
+    found: list[str] = []
+    for line in lines:
+        match = re.match(r"[\s×╰─▶├│]*(error|cause|Caused by|Because|hint)\b:? ?(.*)", line)
+        if match and match.group(2) and match.group(1) != "hint":
+            found.append(clean(match.group(2).strip(), 200))
+    return found[:4]
 
 
 def named_line(text: str, lines: list[str]) -> str | None:
@@ -251,7 +260,7 @@ def named_line(text: str, lines: list[str]) -> str | None:
             return line
     for line in lines:
         name = re.escape(line.partition("==")[0])
-        if re.search(rf"(?:package named |`){name}(?![\w-])|/{name}[-/]", shown):
+        if re.search(rf"(?<![\w-]){name} was not found|`{name}`|/{name}[-/]", shown):
             return line
     return None
 

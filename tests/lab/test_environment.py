@@ -2,7 +2,9 @@
 
 import json
 import shlex
+import shutil
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ pytestmark = pytest.mark.lab
 
 LAYOUT = Layout()
 UNIT = "gpuwright-llm.service"
-PACKAGES = "/packages/*"
+WHEELS = "/srv/wheels"
 INSTALLED = "The engine is installed from its lock and proven"
 TAKEN = "The engine takes the plan"
 RESTARTED = ["The service runs what the plan says", "The model answers"]
@@ -75,7 +77,7 @@ class Box:
 
     def unstamp(self) -> None:
         """Make the next run install anew, and download everything for it."""
-        self.shell(f"rm -r {LAYOUT.cache}/uv; rm {self.engine_dir}/gpuwright.json")
+        self.shell(f"rm -rf {LAYOUT.cache}/uv {self.engine_dir}/gpuwright.json")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +86,7 @@ def box(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
         folder = wheels.ensure(wheels.cpu_lock())
     except wheels.UnavailableError as error:
         do_without_lab(str(error))
-    node = lab.boot("environment")
+    node = lab.boot("environment", binds={WHEELS: folder})
     with lab.hub() as hub:
         hub.serve_packages(folder)
         yield Box(node, hub, tmp_path_factory.mktemp("environment"))
@@ -131,3 +133,96 @@ def test_a_second_run_changes_nothing_and_asks_no_index(box: Box, served: Run) -
     assert second.changed == []
     assert box.pid == pid
     assert box.hub.requests == []
+
+
+def test_the_key_is_not_in_the_journal(box: Box, served: Run) -> None:
+    key = box.shell(f"sed -n s/^VLLM_API_KEY=//p {LAYOUT.environment_path('llm')}")
+    assert len(key) >= 32
+    assert key not in box.shell("journalctl --no-pager")
+    assert key not in served.text
+
+
+def test_unit_is_rated_at_most_1_5(box: Box, served: Run) -> None:
+    rating = box.shell(f"systemd-analyze security --no-pager {UNIT} | tail -n 1")
+    assert float(rating.split(":")[1].split()[0]) <= 1.5, rating
+
+
+def tampered(folder: Path, beside: Path, package: str) -> Path:
+    """A folder like `folder`, but for one wheel, which is whole and holds something else."""
+    beside.mkdir()
+    for wheel in folder.glob("*.whl"):
+        if wheel.name.startswith(f"{package}-"):
+            shutil.copy(wheel, beside)
+            with zipfile.ZipFile(beside / wheel.name, "a") as opened:
+                opened.writestr(f"{package}/more.py", "print('not what was locked')")
+        else:
+            (beside / wheel.name).symlink_to(wheel)
+    return beside
+
+
+def refused(box: Box) -> str:
+    """What a run says that cannot install; what serves must not have noticed."""
+    pid, engines = box.pid, box.engines()
+    box.unstamp()
+    try:
+        failed = run(box.inventory, check=False)
+    finally:
+        box.hub.heal()
+    assert failed.status != 0
+    assert box.engines() == engines
+    assert box.pid == pid
+    assert box.answer()["usage"]["completion_tokens"] > 0
+    sentence = next(line for line in failed.text.splitlines() if "cannot be installed" in line)
+    assert f"locks/{wheels.cpu_lock().filename}" in sentence
+    assert box.hub.index_url in sentence
+    return sentence
+
+
+def test_a_tampered_wheel_is_refused(box: Box, served: Run, tmp_path: Path) -> None:
+    folder = wheels.ensure(wheels.cpu_lock())
+    box.hub.serve_packages(tampered(folder, tmp_path / "tampered", "anyio"))
+    try:
+        assert "anyio==" in refused(box)
+    finally:
+        box.hub.serve_packages(folder)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ({"match": "/simple/starlette/", "status": 404}, ["starlette=="]),
+        ({"match": "/simple/*", "status": 500}, ["500 Internal Server Error"]),
+        ({"match": "/packages/*", "hang": True}, ["retries"]),
+    ],
+    ids=["missing wheel", "index that fails", "index that hangs"],
+)
+def test_what_serves_goes_on_when_packages_cannot_be_had(
+    box: Box, served: Run, fault: dict[str, Any], said: list[str]
+) -> None:
+    box.hub.fail(**fault)
+    sentence = refused(box)
+    for word in said:
+        assert word in sentence
+
+
+def test_a_folder_of_wheels_is_enough(box: Box, served: Run) -> None:
+    box.unstamp()
+    box.hub.forget_requests()
+    done = run(box.inventory_with("offline.py", {"python_offline": WHEELS}))
+    assert done.changed == [INSTALLED, TAKEN, *RESTARTED]
+    assert box.hub.requests_to("hub", "/simple/*") == []
+    assert box.answer()["usage"]["completion_tokens"] > 0
+
+
+def test_a_disk_that_is_too_small_is_refused_before_anything_is_done(box: Box, lab: Lab) -> None:
+    node = lab.boot("small-disk")
+    try:
+        node.limit_disk("/opt", 512 << 20)
+        small = Box(node, box.hub, box.folder)
+        failed = run(small.inventory_with("small.py", {}), check=False)
+        assert failed.status != 0
+        assert "below /opt" in failed.text
+        assert "nothing was touched" in failed.text
+        assert not node.run("ls /opt/gpuwright 2>/dev/null", check=False).stdout
+    finally:
+        node.destroy()

@@ -1,0 +1,228 @@
+"""Environments of Python engines: what identifies one, its Python, what is asked of uv."""
+
+import dataclasses
+import json
+import os
+
+import pytest
+
+from gpuwright.environments import content_key, environment_of, environment_spec, requirements
+from gpuwright.expectation import expectation
+from gpuwright.expected import STAMP
+from gpuwright.host import Host
+from gpuwright.interpreters import Interpreter, interpreter
+from gpuwright.load import load_matrix
+from gpuwright.onnode.environment import named_line, reasons
+from gpuwright.onnode.proving import versions_differ
+from gpuwright.onnode.retire import retire
+from gpuwright.plan import Plan
+from gpuwright.refusals import Refusal
+from gpuwright.rehearsals import rehearsal_spec
+from gpuwright.selection import decide
+from gpuwright.want import Want
+from tests.lab import tiny_model
+from tools import golden
+
+MATRIX = load_matrix()
+RELEASE = MATRIX.engine_release("vllm", "0.32.0")
+TAG = RELEASE.build_tag("cpu")
+LOCK = MATRIX.lock("vllm", "0.32.0", "cpu", "x86_64")
+TEMPLATES = golden.TESTS.parent / "templates"
+
+
+@pytest.fixture(scope="module")
+def want(tmp_path_factory):
+    rows = tiny_model.write_row(tmp_path_factory.mktemp("rows") / "models.yaml", "0" * 40)
+    return {
+        "model": tiny_model.MODEL,
+        "engine": "vllm",
+        "extra_models": str(rows),
+        "python_index": "https://index.example/simple",
+    }
+
+
+def node(change=None) -> Host:
+    document = golden.document("cpu-debian12")
+    if change is not None:
+        change(document)
+    return Host.from_document(document)
+
+
+def decided(want, host=None, **more):
+    asked = Want.from_data(want | more)
+    return decide(host or node(), asked, load_matrix(asked.extra_models))
+
+
+def has_pythons(*rows):
+    def change(document):
+        document["python"] = {"version": "3.13.5", "executable": "/usr/bin/python3"}
+        document["pythons"] = [
+            {"executable": path, "version": version, "headers": headers}
+            for path, version, headers in rows
+        ]
+
+    return change
+
+
+def test_who_pins_vllm_without_cards_gets_its_cpu_build(want):
+    plan = decided(want)
+    assert isinstance(plan, Plan)
+    assert (plan.engine, plan.build_tag, plan.attention_backend) == ("vllm", "cpu", "cpu_attn")
+    assert plan.not_applicable is None
+    assert plan.parameters["kv_cache_memory_bytes"] == plan.figures["kv_cache_bytes"]
+
+
+def test_nobody_else_gets_it(want):
+    assert isinstance(decided(want | {"engine": None}), Refusal)
+    assert decided({"model": "auto"}).engine == "llama.cpp"
+
+
+def test_the_pool_holds_every_request_with_its_whole_context(want):
+    plan = decided(want, max_num_seqs=3, max_model_len=1000)
+    assert (plan.max_num_seqs, plan.max_model_len) == (3, 1000)
+    assert plan.figures["max_concurrency"] >= 3
+
+
+def test_a_context_that_ram_does_not_hold_is_refused_with_the_largest(want):
+    def little(document):
+        document["memory"]["total_bytes"] = 3 << 30
+
+    refusal = decided(want, node(little))
+    assert isinstance(refusal, Refusal)
+    assert "RAM" in refusal.reasons[0]
+
+
+def test_weights_that_its_kernels_do_not_know_are_refused(want, tmp_path):
+    row = tiny_model.row("0" * 40)
+    row["checkpoints"][0]["quantization"] = "fp8"
+    path = tmp_path / "fp8.yaml"
+    path.write_text(json.dumps([row]))
+    refusal = decided(want | {"extra_models": str(path)})
+    assert "fp8 weights under vllm: needs a card, found cpu" in refusal.sentence()
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        ([("/usr/bin/python3.13", "3.13.5", True), ("/usr/bin/python3.11", "3.11.2", False)],
+         "/usr/bin/python3.11"),
+        ([("/opt/python/bin/python3.11", "3.11.9", True)], "/opt/python/bin/python3.11"),
+        ([("/root/.local/share/uv/python/x/bin/python3.11", "3.11.9", True)], None),
+        ([("/usr/bin/python3.13", "3.13.5", True)], None),
+    ],
+)  # fmt: skip
+def test_a_python_of_the_nodes_own_comes_before_one_that_is_brought(rows, found):
+    chosen = interpreter(node(has_pythons(*rows)), RELEASE, TAG, MATRIX)
+    assert chosen.minor == "3.11"
+    assert chosen.executable == found
+    assert (chosen.row is None) == (found is not None)
+
+
+def test_what_no_row_brings_is_refused_with_what_is_there(want):
+    def foreign(document):
+        has_pythons(("/usr/bin/python3.13", "3.13.5", True))(document)
+
+    bare = dataclasses.replace(MATRIX, pythons=())
+    assert interpreter(node(foreign), RELEASE, TAG, bare) is None
+
+
+def test_only_lines_for_this_python_travel():
+    cuda = MATRIX.lock("vllm", "0.33.0", "cu130", "x86_64")
+    both = [requirements(cuda, minor, "x86_64") for minor in ("3.11", "3.13")]
+    names = [[line.partition("==")[0] for line in each] for each in both]
+    assert all(len(each) == len(set(each)) for each in names)
+    assert all(hashes for each in both for hashes in each.values())
+    assert len(requirements(LOCK, "3.11", "x86_64")) == LOCK.packages
+
+
+def test_a_key_names_lock_python_and_platform_and_no_patch_of_the_systems_python():
+    own = Interpreter(minor="3.11", executable="/usr/bin/python3.11")
+    brought = Interpreter(minor="3.11", row=MATRIX.pythons[0])
+    keys = {
+        content_key("a", own, "debian-12-x86_64"),
+        content_key("b", own, "debian-12-x86_64"),
+        content_key("a", own, "debian-13-x86_64"),
+        content_key("a", brought, "debian-12-x86_64"),
+    }
+    assert len(keys) == 4
+
+
+def test_a_brought_python_comes_from_the_mirror_by_the_rows_hash(want):
+    host = node(has_pythons(("/usr/bin/python3.13", "3.13.5", True)))
+    asked = Want.from_data(want | {"python_mirror": "https://mirror.example/python/"})
+    matrix = load_matrix(asked.extra_models)
+    plan = decide(host, asked, matrix)
+    distro = matrix.distro(host)
+    spec = environment_spec(
+        environment_of(RELEASE, plan, distro, host, matrix), asked, "/opt/e", verify="quick"
+    )
+    (listed,) = json.loads(spec["python"]["listing"]).values()
+    row = next(row for row in MATRIX.pythons if row.id == "cpython-3.11.18-x86_64")
+    assert listed["url"].startswith("https://mirror.example/python/20")
+    assert listed["sha256"] == row.sha256
+    assert spec["python"]["version"] == row.python
+
+
+def test_the_engine_is_asked_with_the_units_own_arguments(want):
+    asked = Want.from_data(want)
+    matrix = load_matrix(asked.extra_models)
+    host = node()
+    plan = decide(host, asked, matrix)
+    wanted = expectation(want=asked, node=host, plan=plan, matrix=matrix, templates=TEMPLATES)
+    spec = rehearsal_spec(wanted.expected, wanted.start, wanted.serve)
+    assert spec["arguments"][:2] == ["--model", "/var/lib/gpuwright/models/tiny-llama-bf16"]
+    assert list(wanted.start.argv[-len(spec["arguments"]) :]) == spec["arguments"]
+    assert spec["expected"]["attention_backend"] == "CPU_ATTN"
+    assert not any("API_KEY" in name for name in spec["env"])
+
+
+SAID = """\
+Using Python 3.11.2 environment at: x
+error: Failed to download `anyio==4.16.0`
+  cause: Request failed after 2 retries in 62.2s
+  cause: error sending request for url (http://10.213.0.1:1/packages/anyio-4.16.0.whl)
+hint: try later""".splitlines()
+
+
+def test_what_uv_says_is_told_with_its_causes_and_the_locks_line():
+    assert reasons(SAID)[:2] == [
+        "Failed to download `anyio==4.16.0`",
+        "Request failed after 2 retries in 62.2s",
+    ]
+    lines = ["any==4.16.0", "anyio==4.16.0", "typing-extensions==4.1"]
+    assert named_line("\n".join(SAID), lines) == "anyio==4.16.0"
+    assert named_line("Because typing-extensions was not found in the package registry, x", lines)
+    assert named_line("nothing", lines) is None
+
+
+def test_a_version_that_is_not_the_locks_is_named():
+    assert versions_differ({"a": "1", "b": "2"}, {"a": "1", "b": "3", "c": "1"}) == [
+        "b: 2 locked, 3 installed",
+        "c: nothing locked, 1 installed",
+    ]
+
+
+def engine(root, name, age):
+    place = root / "engines" / name
+    place.mkdir(parents=True)
+    stamp = place / STAMP
+    stamp.write_text("{}")
+    os.utime(stamp, ns=(10**18 - age, 10**18 - age))
+    return place
+
+
+def test_of_what_nothing_uses_the_two_newest_of_an_engine_stay(tmp_path):
+    new = engine(tmp_path, "vllm-0.33.0-aaaaaaaaaaaa", 0)
+    for age, name in enumerate(("0.32.0-b", "0.31.0-c", "0.30.0-d", "0.29.0-e", "0.28.0-f"), 1):
+        engine(tmp_path, f"vllm-{name}", age)
+    engine(tmp_path, "llama.cpp-b11434-1", 99)
+    engine(tmp_path, "vllm-omni-1.0-1", 99)
+    (tmp_path / "engines" / "vllm-0.27.0-half").mkdir()
+    plans = tmp_path / "plans"
+    plans.mkdir()
+    (plans / "llm.json").write_text(f'"{tmp_path}/engines/vllm-0.29.0-e"')
+    removed = retire(str(new), STAMP, [str(plans), str(tmp_path / "none")])
+    assert sorted(removed) == ["vllm-0.28.0-f", "vllm-0.30.0-d"]
+    left = {path.name for path in (tmp_path / "engines").iterdir()}
+    assert {"vllm-0.29.0-e", "vllm-0.31.0-c", "llama.cpp-b11434-1", "vllm-omni-1.0-1"} <= left
+    assert "vllm-0.27.0-half" in left
