@@ -1,7 +1,6 @@
 import itertools
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -9,7 +8,7 @@ import sys
 import pytest
 import yaml
 
-from gpuwright import cli, load, sketch_values
+from gpuwright import load, sketch_values
 from gpuwright.cli import main
 from tools.golden import CLI_PAGE, HOSTS, cli_page
 
@@ -371,50 +370,6 @@ def test_every_key_of_a_want_can_be_set(capsys, setting, shown):
 def test_a_release_that_looks_like_a_number_stays_text(capsys):
     assert main(["explain", "--host", CARD, "--pin", "release=1.2"]) == 2
     assert "release: '1.2' is unknown" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", [[], *([name] for name in cli.COMMANDS)])
-def test_every_command_has_help(capsys, command):
-    with pytest.raises(SystemExit) as caught:
-        main([*command, "--help"])
-    assert caught.value.code == 0
-    assert "usage: gpuwright" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", ["", *cli.COMMANDS])
-def test_help_fits_on_one_screen_and_shows_an_example(capsys, monkeypatch, name):
-    monkeypatch.setenv("COLUMNS", "100")
-    with pytest.raises(SystemExit):
-        main([*name.split(), "--help"])
-    shown = capsys.readouterr().out
-    assert len(shown.splitlines()) <= 42
-    assert f"\n  gpuwright {name}" in shown
-
-
-@pytest.mark.parametrize("name", sorted({*cli.EXAMPLES} - {"connect", "doctor"}))
-def test_examples_of_the_help_run(capsys, name):
-    for line in cli.EXAMPLES[name]:
-        assert main(shlex.split(line)[1:]) == 0
-        assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize("words", [["--help"], ["fits", "--gpu", "3090"]])
-def test_a_question_loads_neither_pyinfra_nor_templates(words):
-    program = (
-        "import sys; from gpuwright.cli import main\n"
-        "try: main(sys.argv[1:])\n"
-        "except SystemExit: pass\n"
-        "loaded = {'pyinfra', 'gevent', 'jinja2', 'pynvml'} & set(sys.modules)\n"
-        "sys.exit(f'loads {loaded}' if loaded else 0)"
-    )
-    subprocess.run([sys.executable, "-c", program, *words], check=True, stdout=subprocess.DEVNULL)
-
-
-def test_the_version_is_shown(capsys):
-    with pytest.raises(SystemExit) as caught:
-        main(["--version"])
-    assert caught.value.code == 0
-    assert capsys.readouterr().out.startswith("gpuwright 0.")
 
 
 @pytest.mark.parametrize(
