@@ -204,7 +204,7 @@ def test_an_option_that_is_said_twice_is_named_with_both_values(capsys, words):
         ),
         (["engine=llama.cpp", "max_num_batched_tokens=2048"], "max_num_batched_tokens: needs an "),
         (["expert_offload=true"], "expert_offload: needs a model of experts, found qwen3.6-27b [q"),
-        (["gpus=none", "engine=vllm"], "gpus: none needs a build for the CPU, vllm 0.33.0 has cu1"),
+        (["gpus=none", "engine=sglang"], "gpus: none needs a build for the CPU, sglang 0.5.23 has "),
         (["gpus=none", "share_gpus=true"], "share_gpus: needs cards, and gpus says none"),
         (["gpus=[0]", "build_tag=cpu"], "gpus: needs a build for cards, llama.cpp b11434 has cpu"),
         (
