@@ -60,7 +60,7 @@ class Installation:
         """`name==version` -> its hashes."""
         self.seconds: dict[str, float] = {}
 
-    def uv(self, words: list[str], what: str) -> None:
+    def uv(self, words: list[str], part: str) -> None:
         """One command of uv; it may see nothing that whoever logged in has set for it."""
         began = time.monotonic()
         environment = {
@@ -90,28 +90,31 @@ class Installation:
             self.hear,
             held=[self.held],
         )
-        self.seconds[what] = round(time.monotonic() - began, 1)
+        self.seconds[part] = round(time.monotonic() - began, 1)
         if told.status != 0:
-            raise self.broken(what, told)
+            raise self.broken(part, told)
 
     def hear(self, line: str) -> None:
         """What people want to know of it: not each of hundreds of packages."""
         if line.strip() and not line.startswith((" + ", " - ", " ~ ")):
             say(f"install {self.name}: {line}")
 
-    def broken(self, what: str, told: Finished) -> NodeError:
-        """What uv said, as one sentence that names the lock's line and where it was looked for."""
+    def broken(self, part: str, told: Finished) -> NodeError:
+        """What uv said, as one sentence that names the row or the lock's line, and where it was
+        looked for."""
         output = [clean(line, 400) for line in told.lines[-SHOWN_LINES:]]
         text = "\n".join(told.lines)
         if os.strerror(errno.ENOSPC) in text:
             return full(self.partial, output=output)
-        line = named_line(text, list(self.requirements))
-        said = "; ".join(reasons(told.lines))
-        where = f"{self.spec['lock_id']}: {line}" if line else str(self.spec["lock_id"])
-        places = ", ".join(self.places())
-        return NodeError(
-            f"{where} cannot be installed from {places}: {said or told.ending}", "", output=output
-        )
+        if part == "python":
+            wanted = self.spec["python"]
+            what, places = f"pythons.yaml: Python {wanted['version']}", str(wanted["mirror"])
+        else:
+            line = named_line(text, list(self.requirements))
+            what = ": ".join(filter(None, (str(self.spec["lock_id"]), line)))
+            places = ", ".join(self.places())
+        said = "; ".join(reasons(told.lines)) or told.ending
+        return NodeError(f"{what} cannot be installed from {places}: {said}", "", output=output)
 
     def places(self) -> list[str]:
         """Where packages come from, for people."""
@@ -153,7 +156,7 @@ class Installation:
                     *("python", "install", "--no-bin", "--install-dir", place),
                     *("--python-downloads-json-url", listing, str(wanted["version"])),
                 ],
-                f"Python {wanted['version']} from {wanted['mirror']}",
+                "python",
             )
         finally:
             clear(listing)

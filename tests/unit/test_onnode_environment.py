@@ -1,0 +1,131 @@
+"""Making an environment, with the real uv: a Python that is brought, what becomes of leftovers."""
+
+import hashlib
+import json
+import sys
+import sysconfig
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from gpuwright.environments import _listing
+from gpuwright.onnode.environment import Installation, main, standing
+from gpuwright.onnode.outcome import NodeError
+from gpuwright.python_rows import PythonRow
+from tests.lab.hub import Hub
+
+VERSION = "{}.{}.{}".format(*sys.version_info[:3])
+MINOR = VERSION.rpartition(".")[0]
+
+
+@pytest.fixture(scope="module")
+def uv() -> Path:
+    from uv import find_uv_bin
+
+    return Path(find_uv_bin())
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory) -> Path:
+    """This machine's own Python, packed as an archive of a Python that is brought is."""
+    path = tmp_path_factory.mktemp("python") / "python.tar.gz"
+    library = Path(sysconfig.get_path("stdlib"))
+    program = Path(sys.base_prefix) / f"bin/python{MINOR}"
+
+    def wanted(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        parts = Path(member.name).parts
+        left_out = {"site-packages", "dist-packages", "test", "idlelib", "__pycache__", "tkinter"}
+        return None if left_out & set(parts) or member.issym() else member
+
+    with tarfile.open(path, "w:gz", compresslevel=1) as packed:
+        packed.add(program.resolve(), f"python/bin/python{MINOR}")
+        packed.add(library, f"python/lib/python{MINOR}", filter=wanted)
+    return path
+
+
+def work_with(tmp_path, uv, mirror, sha256) -> Installation:
+    row = PythonRow(
+        id="test",
+        python=VERSION,
+        architecture="x86_64",
+        path="20990101/python.tar.gz",
+        sha256=sha256,
+        sources=(),
+    )
+    spec = {
+        "engine_dir": str(tmp_path / "engines/vllm-1-key"),
+        "lock_id": "locks/test.txt",
+        "uv": str(uv),
+        "cache_dir": str(tmp_path / "cache"),
+        "index": {"default": "http://127.0.0.1:9/simple", "timeout_seconds": 5},
+        "requirements": {},
+        "python": {
+            "place": str(tmp_path / "pythons"),
+            "directory": row.directory,
+            "minor": MINOR,
+            "version": VERSION,
+            "mirror": mirror,
+            "listing": json.dumps(_listing(row, mirror)),
+        },
+    }
+    (tmp_path / "engines").mkdir(exist_ok=True)
+    return Installation(spec, 0)
+
+
+def test_a_python_is_brought_from_a_mirror_once(tmp_path, uv, archive):
+    sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
+    with Hub() as hub:
+        hub.add_file("mirror/20990101/python.tar.gz", archive)
+        work = work_with(tmp_path, uv, f"{hub.url}/files/mirror", sha256)
+        path = Path(work.python())
+        assert path.is_file()
+        assert path.is_relative_to(tmp_path / "pythons")
+        hub.forget_requests()
+        assert Path(work.python()) == path
+        assert hub.requests == []
+
+
+def test_a_python_with_another_hash_is_refused_with_its_mirror(tmp_path, uv, archive):
+    with Hub() as hub:
+        hub.add_file("mirror/20990101/python.tar.gz", archive)
+        mirror = f"{hub.url}/files/mirror"
+        with pytest.raises(NodeError) as failed:
+            work_with(tmp_path, uv, mirror, "0" * 64).python()
+    assert mirror in failed.value.error
+    assert not (tmp_path / "pythons" / f"cpython-{VERSION}-linux-x86_64-gnu").exists()
+
+
+def test_a_mirror_without_it_is_named(tmp_path, uv):
+    with Hub() as hub:
+        mirror = f"{hub.url}/files/mirror"
+        with pytest.raises(NodeError) as failed:
+            work_with(tmp_path, uv, mirror, "0" * 64).python()
+    assert mirror in failed.value.error
+    assert VERSION in failed.value.error
+
+
+def test_what_a_run_left_that_was_cut_off_is_no_environment(tmp_path):
+    directory = tmp_path / "engines/vllm-1-key"
+    directory.mkdir(parents=True)
+    (directory / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    assert not standing({"engine_dir": str(directory), "key": "key"})
+
+
+def test_too_little_room_is_refused_before_anything_is_made(tmp_path, uv):
+    spec = {
+        "key": "key",
+        "engine_dir": str(tmp_path / "engines/vllm-1-key"),
+        "lock": str(tmp_path / "lock"),
+        "lock_id": "locks/test.txt",
+        "uv": str(tmp_path / "uv"),
+        "cache_dir": str(tmp_path / "cache"),
+        "index": {},
+        "requirements": {},
+        "need_bytes": 1 << 60,
+    }
+    (tmp_path / "uv").write_bytes(uv.read_bytes()[:4])
+    with pytest.raises(NodeError) as failed:
+        main(spec, None)
+    assert "needs 1073741824.0 GiB" in failed.value.error
+    assert not (tmp_path / "engines").exists()
