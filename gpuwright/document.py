@@ -10,6 +10,8 @@ from gpuwright.quoting import quoted, sentence
 from gpuwright.refusals import HostError
 
 _REQUIRED = object()
+_MOST = 2**63 - 1
+"""What a kernel counts bytes with."""
 _VERSION = re.compile(r"\d+(?:\.\d+)*", re.ASCII)
 
 
@@ -41,10 +43,12 @@ class Reader:
         raise HostError(f"{self.at(key)}: needs {kind.__name__}, found {type(value).__name__}")
 
     def count(self, key: str, default: Any = _REQUIRED) -> int | None:
-        """A size or a number of things: never below 0."""
+        """A size or a number of things: never below 0, nor above what a kernel can count."""
         value: int | None = self.get(key, int, default)
         if value is not None and value < 0:
             raise HostError(f"{self.at(key)}: needs 0 or more, found {value}")
+        if value is not None and value > _MOST:
+            raise HostError(f"{self.at(key)}: needs at most {_MOST}, found more")
         return value
 
     def amount(self, key: str) -> float | None:

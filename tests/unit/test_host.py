@@ -168,9 +168,11 @@ def test_whatever_the_probe_may_not_know_may_be_null(path):
         ("gpus", "devices", 0, "memory_free_bytes"),
     ],
 )
-def test_a_size_below_nothing_is_a_host_error(path):
+def test_a_size_that_no_kernel_counts_is_a_host_error(path):
     with pytest.raises(HostError, match="needs 0 or more, found -1"):
         Host.from_document(put(document("1x3090"), path, -1))
+    with pytest.raises(HostError, match="needs at most 9223372036854775807, found more"):
+        Host.from_document(put(document("1x3090"), path, 10**4000))
 
 
 @given(st.sampled_from(PATHS), WRONG)
