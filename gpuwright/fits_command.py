@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpuwright.catalogue import find
+from gpuwright.catalogue import resolve
 from gpuwright.cli import EXIT_OK, EXIT_REFUSED
 from gpuwright.decision_json import decision_as_data
 from gpuwright.pins import check_pins
@@ -22,6 +22,7 @@ from gpuwright.question import (
     read_pins,
     read_question,
 )
+from gpuwright.ranking import between_models
 from gpuwright.refusals import GIB, Refusal, WantError
 from gpuwright.selection import decide
 from gpuwright.want import Want
@@ -70,27 +71,15 @@ def decide_all(question: Question, want: Want) -> tuple[list[Plan], list[Refusal
     refusals in the catalogue's."""
     plans: list[Plan] = []
     refusals: list[Refusal] = []
+    workload = resolve("workload", question.matrix.workloads, want.workload)
     for model in question.matrix.models:
         decision = decide(question.host, replace(want, model=model.id), question.matrix)
         if isinstance(decision, Plan):
             plans.append(decision)
         else:
             refusals.append(decision)
-    return sorted(plans, key=lambda plan: _order(question, want, plan)), refusals
-
-
-def _order(question: Question, want: Want, plan: Plan) -> tuple[int, ...]:
-    """What the decision compares between models, smaller first."""
-    model = find(question.matrix.models, plan.model)
-    workload = find(question.matrix.workloads, want.workload)
-    assert model is not None
-    assert workload is not None
-    enough = min(workload.context_tokens, model.max_context_tokens)
-    return (
-        int(plan.not_applicable is not None),
-        int(plan.max_model_len < enough),
-        -model.merit,
-    )
+    plans.sort(key=lambda plan: between_models(plan.rank, plan.max_model_len, workload))
+    return plans, refusals
 
 
 def _as_data(

@@ -11,6 +11,9 @@ from gpuwright.engine_rows import ReleaseRow
 from gpuwright.host import Gpu
 from gpuwright.site import Combination, splits_tensors
 
+RAM_BYTES_PER_SECOND = 2 * 4_800_000_000 * 8
+"""Taken for RAM, of which no node says it: two channels of DDR5-4800, eight bytes a transfer."""
+
 
 def tokens_per_second(combination: Combination, matrix: Matrix) -> int | None:
     """At most, for one request; None where a card's bandwidth or a size is unknown."""
@@ -20,10 +23,12 @@ def tokens_per_second(combination: Combination, matrix: Matrix) -> int | None:
 
 
 def bytes_per_second(gpus: tuple[Gpu, ...], release: ReleaseRow, matrix: Matrix) -> int | None:
-    """What the cards read together; None where the bandwidth of one is unknown."""
+    """What the cards, or without any the RAM, read; None where the bandwidth of one is unknown."""
+    if not gpus:
+        return RAM_BYTES_PER_SECOND
     rows = [matrix.gpu(gpu) for gpu in gpus]
     widths = [row.bandwidth_gb_per_s for row in rows if row is not None]
-    if not rows or len(widths) < len(rows) or None in widths:
+    if len(widths) < len(rows) or None in widths:
         return None
     slowest = min(width for width in widths if width is not None)
     # Layers that are split over cards are read one card after the other.
@@ -31,9 +36,9 @@ def bytes_per_second(gpus: tuple[Gpu, ...], release: ReleaseRow, matrix: Matrix)
 
 
 def bytes_per_token(combination: Combination) -> int:
-    """Weights that one token reads: of experts those that are active."""
+    """Fewest bytes of weights that one token reads: of experts those that are active."""
     shape = combination.model.architecture
-    weights = combination.checkpoint.max_bytes or 0
+    weights = combination.checkpoint.min_bytes or 0
     if not shape.active_parameters_millions or not shape.parameters_millions:
         return weights
     return weights * shape.active_parameters_millions // shape.parameters_millions

@@ -149,6 +149,8 @@ class Plan:
     warnings: tuple[PlanWarning, ...] = ()
     others: Callable[[], tuple[Rejection, ...]] = field(default=tuple, compare=False, repr=False)
     """What `why_not` says: many lines that few read, so they are written where they are read."""
+    rank: tuple[Any, ...] = field(default=(), compare=False, repr=False)
+    """What the decision compared it by, smaller first; `fits` orders the plans of models by it."""
     not_applicable: str | None = None
     """One line that says why this plan can be shown but not applied; None: it can be applied."""
     devices: tuple[MemoryPlan, ...] = ()

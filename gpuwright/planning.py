@@ -18,7 +18,7 @@ from gpuwright.hazards import compiler_of, is_applied
 from gpuwright.host import OWN_KERNEL
 from gpuwright.memory.request import Details, Figures
 from gpuwright.memory_request import SHARE_CAP
-from gpuwright.pace import tokens_per_second
+from gpuwright.pace import RAM_BYTES_PER_SECOND, tokens_per_second
 from gpuwright.plan import ModelFile, Plan, PlannedGpu, PlanWarning, Rejection, Speculation
 from gpuwright.refusals import gib
 from gpuwright.routing import route
@@ -175,6 +175,8 @@ def _assumed(site: Site, best: Candidate) -> Iterator[str]:
     yield from chosen.checkpoint.assumptions
     if chosen.drafting is not None and chosen.drafting.drafter is not None:
         yield from chosen.drafting.drafter.assumptions
+    if not chosen.gpus and site.pins.workload.least_tokens_per_second:
+        yield f"RAM: read at {RAM_BYTES_PER_SECOND // 10**9} GB/s, as two channels of DDR5-4800 are"
     if LORA in chosen.features:
         yield "LoRA adapters: what they take of the cards is not reckoned"
 
@@ -201,22 +203,27 @@ def _reasons(site: Site, best: Candidate) -> Iterator[str]:
             f"{release.release} {chosen.tag.tag}: CUDA {cuda.id} needs driver >= "
             f"{cuda.min_driver}, found {site.host.driver_version}"
         )
+    floor, pace = pins.workload.least_tokens_per_second, tokens_per_second(chosen, matrix)
+    slow = pace is not None and pace < floor
     weights = chosen.checkpoint.quantization
+    of = f"{weights} weights: "
+    if floor and pace is not None:
+        of += f"of the {'least slow' if slow else 'fast enough'}, "
     if pins.checkpoint is not None:
         yield f"{chosen.checkpoint.id}: pinned"
     elif not chosen.gpus:
-        yield f"{weights} weights: the finest that fit with enough context"
+        yield f"{of}the finest that fit with enough context"
     elif best.formats.preferred:
         yield f"{weights} weights: the format to take on {chosen.gpus[0].name}"
     elif best.formats.native:
-        yield f"{weights} weights: the finest that this card computes and that fit"
+        yield f"{of}the finest that this card computes and that fit"
     else:
-        yield f"{weights} weights: the finest that fit, expanded to 16 bits on this card"
-    floor, pace = pins.workload.least_tokens_per_second, tokens_per_second(chosen, matrix)
+        yield f"{of}the finest that fit, expanded to 16 bits on this card"
     if floor and pace is not None:
-        sides = "no slower than" if pace >= floor else "and nothing here reaches"
+        sides = "and nothing here reaches" if slow else "no slower than"
+        device = "card" if chosen.gpus else "RAM"
         yield (
-            f"at most {pace:,} tokens a second for one request, by the bandwidth of the card: "
+            f"at most {pace:,} tokens a second for one request, by the bandwidth of the {device}: "
             f"{sides} the {floor} that {pins.workload.id} asks for"
         )
     lossless = release.kv_cache_dtypes[0]

@@ -130,7 +130,7 @@ def bound(site: Site, combination: Combination, cards: CardSet, least_in_ram: in
         int(least_in_ram > 0),
         0,
         int(few),
-        int(_is_slow(workload, combination, cards)),
+        _slowness(workload, combination, cards),
         -model.merit,
         least_in_ram,
         0,
@@ -178,6 +178,13 @@ def rank(site: Site, least: Rank, candidate: Candidate) -> Rank:
     )
 
 
+def between_models(rank: Rank, context: int, workload: WorkloadRow) -> Rank:
+    """The part of a plan's `rank` that models are compared by where none is named; `context` is
+    what the plan holds. Who names a model is content with the context that it can have."""
+    before = (*rank[:2], _shortage(workload, context, workload.context_tokens))
+    return before + rank[3 : BEFORE_MERIT + 1]
+
+
 def is_satisfying(rank: Rank) -> bool:
     """Whether all that is asked for is met, so that no lesser model can do better and no expert
     need leave its card."""
@@ -197,9 +204,11 @@ def _shortage(workload: WorkloadRow, context: int, target: int) -> int:
     return target - context if Preference.CONTEXT in workload.prefer else 1
 
 
-def _is_slow(workload: WorkloadRow, combination: Combination, cards: CardSet) -> bool:
-    if not workload.least_tokens_per_second or cards.bytes_per_second is None:
-        return False
+def _slowness(workload: WorkloadRow, combination: Combination, cards: CardSet) -> int:
+    """How many times the pace that the workload asks for is that of the device; 0: it is reached.
+    Whole times alone: what is half again as fast is no reason to take coarser weights."""
+    if not workload.least_tokens_per_second or not cards.bytes_per_second:
+        return 0
     # As `tokens_per_second` has it, without its division.
     read = bytes_per_token(combination)
-    return cards.bytes_per_second < workload.least_tokens_per_second * read
+    return max(0, workload.least_tokens_per_second * read - 1) // cards.bytes_per_second

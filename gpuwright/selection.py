@@ -77,7 +77,7 @@ def _planned(site: Site) -> Plan | list[Failure]:
             *(Rejection(candidate=model.id, reason=_PASSED) for model in passed),
         )
 
-    return plan_of(site, best, others)
+    return replace(plan_of(site, best, others), rank=best_rank)
 
 
 def _found(site: Site, running: list[Build]) -> tuple[Found, list[ModelRow]]:

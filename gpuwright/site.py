@@ -58,7 +58,7 @@ class CardSet:
     """Why nobody can say how much memory one of them has to give."""
     unequal: Reason | None
     bytes_per_second: int | None
-    """What they read together; None where the bandwidth of one is unknown."""
+    """What they, or the RAM, read together; None where the bandwidth of one is unknown."""
     most_weights_bytes: int
     """Weights that the engine cannot hold on them: what is left for any is less."""
 

@@ -96,6 +96,26 @@ def test_a_dense_model_that_bandwidth_makes_slow_comes_after_one_of_few_active_w
     assert slow
 
 
+def test_without_a_card_weights_are_as_coarse_as_it_takes_to_read_them_from_ram_in_time():
+    dense = {"model": "qwen3.6-27b"}
+    chat = planned_on("none", dense)
+    assert any("of the least slow, the finest" in reason for reason in chat.reasons)
+    assert any(each.startswith("RAM: read at 76 GB/s") for each in chat.assumed)
+    patient = planned_on("none", dense | {"workload": "long-context"})
+    sizes = [MATRIX.checkpoint(each.checkpoint)[1].max_bytes or 0 for each in (chat, patient)]
+    assert sizes[0] < sizes[1]
+    assert not any(each.startswith("RAM: ") for each in patient.assumed)
+
+
+def test_a_pace_that_the_smallest_published_size_allows_counts_as_reached():
+    plan = planned_on(["RTX 3060 12 GB"] * 2, {"model": "qwen3.6-27b"})
+    _, checkpoint = MATRIX.checkpoint(plan.checkpoint)
+    assert checkpoint.min_bytes is not None
+    assert checkpoint.max_bytes is not None
+    # 360 GB/s read the one size more than 20 times a second, the other not.
+    assert 20 * checkpoint.min_bytes < 360 * 10**9 < 20 * checkpoint.max_bytes
+
+
 def test_a_card_with_bandwidth_takes_the_better_model_dense_as_it_is():
     plan = planned_on(["RTX PRO 6000 Blackwell Workstation Edition"], {"workload": "chat"})
     assert plan.model == max(MATRIX.models, key=lambda row: (row.merit < 95) * row.merit).id
