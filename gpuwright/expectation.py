@@ -19,6 +19,8 @@ from gpuwright.want import Want
 # Starting is reading the model once from a slow disk, and then some.
 _SLOWEST_DISK_BYTES_PER_SECOND = 100 << 20
 _SHORTEST_START_SECONDS = 120
+_COMPILING_SECONDS = 480
+"""What an engine may take beside that which imports some thousand modules and compiles kernels."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,12 +68,12 @@ def probe_packages(matrix: Matrix) -> frozenset[str]:
     )
 
 
-def start_timeout_seconds(want: Want, plan: Plan) -> int:
+def start_timeout_seconds(want: Want, plan: Plan, *, compiles: bool = False) -> int:
     """How long a start may take: the operator's word, else by the size of what is read."""
     if want.start_timeout_seconds is not None:
         return want.start_timeout_seconds
     reading = sum(file.bytes for file in plan.files) // _SLOWEST_DISK_BYTES_PER_SECOND
-    return _SHORTEST_START_SECONDS + reading
+    return _SHORTEST_START_SECONDS + reading + (_COMPILING_SECONDS if compiles else 0)
 
 
 def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates: Path) -> Wanted:
@@ -119,7 +121,7 @@ def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates
         secret_names=start.secret_names,
         build_packages=needed,
         runtime_packages=(*distro.runtime_packages, *libraries),
-        start_timeout_seconds=start_timeout_seconds(want, plan),
+        start_timeout_seconds=start_timeout_seconds(want, plan, compiles=start.compiles),
     )
     return Wanted(expected=expected, making=making, start=start, serve=serve)
 

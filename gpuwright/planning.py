@@ -16,6 +16,7 @@ from gpuwright.fitting import Candidate
 from gpuwright.hazard_rows import Compiler
 from gpuwright.hazards import compiler_of, is_applied
 from gpuwright.host import OWN_KERNEL
+from gpuwright.interpreters import interpreter
 from gpuwright.memory.request import Details, Figures
 from gpuwright.memory_request import SHARE_CAP
 from gpuwright.pace import RAM_BYTES_PER_SECOND, tokens_per_second
@@ -297,12 +298,15 @@ def _remarks(site: Site, best: Candidate, details: Details) -> Iterator[str]:
         yield f"attention backend {best.backend.backend} needs {best.backend.needs}"
     if chosen.gpus:
         yield from host.driver.remarks()
-        if chosen.release.python and host.outfit.lacks_headers(host.python):
-            minor = ".".join((host.python or "").split(".")[:2])
-            yield (
-                f"Python {minor} of this node has no Python.h, which kernels are compiled against "
-                f"at start: the package python{minor}-dev brings it"
-            )
+        taken = interpreter(host, chosen.release, chosen.tag, site.matrix)
+        # One that is brought to the node has its headers.
+        if chosen.release.python and taken is not None and taken.row is None:
+            minor = taken.minor
+            if host.outfit.lacks_headers(minor):
+                yield (
+                    f"Python {minor} of this node has no Python.h, which kernels are compiled "
+                    f"against at start: the package python{minor}-dev brings it"
+                )
     yield from host.outfit.remarks(own_clock=host.virtualization in OWN_KERNEL)
     if want.cpu_only and host.has_card:
         yield "`gpus: none`: the card of this node stays unused"
