@@ -29,8 +29,8 @@ _MOST_THREADS = 4096
 _CARD_KEYS = ("name", "compute_capability", "memory_gib")
 _NUMBER = re.compile(r"\d{1,6}(?:\.\d{1,6})?", re.ASCII)
 _VERSION = re.compile(r"\d{1,6}(?:\.\d{1,6}){0,4}", re.ASCII)
-_LARGER = re.compile("[tmk]", re.IGNORECASE)
-"""In the unit of a size that is no GiB."""
+_OTHER = re.compile("[tmke]", re.IGNORECASE)
+"""In a size whose digits are no GiB: the letter of another unit, or of an exponent."""
 _DRIVER_DIGITS = 3
 _CAPABILITY = re.compile(r"\d{1,2}\.\d", re.ASCII)
 
@@ -64,6 +64,9 @@ def _read_gpus(value: object, matrix: Matrix) -> tuple[Card, ...]:
                 raise ValueError(f"{NO_GPUS!r} stands alone: it says that there is no card")
             if entry == "":
                 raise ValueError("needs a card's name, found none")
+            if type(entry) is int and 0 < entry < 10**6:
+                # To YAML the name 3090 is a number.
+                entry = str(entry)
             if isinstance(entry, str):
                 cards.append(_named(entry, path, matrix))
             else:
@@ -155,7 +158,8 @@ def _read_version(value: object, _matrix: Matrix) -> str:
     if type(value) is int and value >= 0:
         value = str(value)
     if not isinstance(value, str) or not _VERSION.fullmatch(value):
-        quote = f"; quote it: {str(value)!r}" if isinstance(value, float) else ""
+        # What it was is lost: 3.10 and 3.1 are one number.
+        quote = "; quote it" if isinstance(value, float) else ""
         raise ValueError(f'needs a version as text, such as "3.12", found {quoted(value)}{quote}')
     return value
 
@@ -207,7 +211,7 @@ def _nearest_distro(value: str, matrix: Matrix) -> str:
 def _read_gib(value: object, _matrix: Matrix | None = None) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         number = _NUMBER.match(value) if isinstance(value, str) else None
-        near = f"; nearest: {number[0]}" if number and not _LARGER.search(str(value)) else ""
+        near = f"; nearest: {number[0]}" if number and not _OTHER.search(str(value)) else ""
         raise ValueError(f"needs a number of GiB, without a unit, found {quoted(value)}{near}")
     if not 0 < value <= _MOST_GIB:
         raise ValueError(f"needs more than 0 and at most {_MOST_GIB:,} GiB, found {quoted(value)}")

@@ -172,7 +172,8 @@ def test_every_environment_is_one_that_the_probe_knows(word):
     [
         ({"gpus": None}, "gpus: missing; needs names of cards, or 'none'"),
         ({"gpus": ["RTX 3091"]}, "gpus[0]: 'RTX 3091' is unknown; nearest: "),
-        ({"gpus": [3090]}, "gpus[0]: needs a card's name as text, found 3090"),
+        ({"gpus": [3090.5]}, "gpus[0]: needs a card's name as text, found 3090.5"),
+        ({"gpus": [3091]}, "gpus[0]: '3091' is unknown; nearest: "),
         ({"gpus": ["3090"] * 65}, "gpus: needs at most 64 cards, found 65"),
         ({"gpus": [{"name": "X"}]}, "gpus[0]: compute_capability missing"),
         ({"gpus": [{"name": "X", "size": 3}]}, "gpus[0]: unknown key 'size'; known: name"),
@@ -188,6 +189,7 @@ def test_every_environment_is_one_that_the_probe_knows(word):
             {"memory_gib": "64"},
             "memory_gib: needs a number of GiB, without a unit, found '64'; nearest: 64",
         ),
+        ({"python": 3.1}, 'python: needs a version as text, such as "3.12", found 3.1; quote it'),
         ({"free_memory_gib": [20]}, "free_memory_gib: 1 figures for 2 cards"),
         ({"free_memory_gib": 25}, "free_memory_gib: 25 of a card of 24 GiB"),
         ({"interconnect": "nvlnk"}, "interconnect: 'nvlnk' is unknown; nearest: nvlink; known: "),
@@ -203,6 +205,17 @@ def test_a_wrong_value_says_what_was_said_and_what_is_legal(change, fault):
     assert any(each.startswith(fault) for each in faults_of(SAID | change)), faults_of(
         SAID | change
     )
+
+
+def test_a_name_that_yaml_reads_as_a_number_is_a_name():
+    for gpus in (3090, [3090], ["3090"]):
+        assert sketched(gpus=gpus)[0].gpus == sketched(gpus="RTX 3090")[0].gpus
+
+
+@pytest.mark.parametrize("text", ["1e3", "64 TiB", "640m"])
+def test_digits_of_another_unit_are_no_nearest_size(text):
+    (fault,) = faults_of({"gpus": "3090", "memory_gib": text})
+    assert "nearest" not in fault
 
 
 def test_all_faults_are_reported_at_once():
