@@ -11,7 +11,7 @@ help:
 	@echo "make test-all  `make test`, and every engine's own code asked again: four installs of 9-10 GB, one at a time"
 	@echo "make lint    ruff and mypy"
 	@echo "make unit    tests that need no node"
-	@echo "make engine  starts vLLM's CPU build on tiny models: what it prints is what we predict"
+	@echo "make engine  starts vLLM's CPU build on tiny models; compiles kernels of llama.cpp for two generations of cards"
 	@echo "make lab     tests on real nodes (needs root)"
 	@echo "make bench   what a decision and a converged run cost, beside pyinfra's floor and Ansible (needs root)"
 	@echo "make bench-decide  what a decision costs, over 1,000 rigs"
