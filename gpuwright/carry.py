@@ -22,7 +22,7 @@ from gpuwright.captured import BEGIN
 from gpuwright.layout import Layout
 from gpuwright.shrink import reduced, without_prose
 
-PROGRAMS = ("probe", "fetch", "build", "environment", "rehearse", "gate", "write")
+PROGRAMS = ("probe", "fetch", "build", "share", "environment", "rehearse", "gate", "write")
 OLDEST_PYTHON = (3, 8)
 NEEDED = "python3 >= 3.8 needed on the node"
 LONGEST_COMMAND = 128 * 1024 - 4096

@@ -1,12 +1,15 @@
-"""Build llama.cpp on the node."""
+"""Build llama.cpp on one node, and copy it to those of which the same is wanted."""
 
+import hashlib
+import os
 from collections.abc import Generator, Mapping
+from pathlib import Path
 from typing import Any
 
 from pyinfra import host
-from pyinfra.api import FunctionCommand, operation
+from pyinfra.api import FunctionCommand, Host, State, operation
 
-from deploys.operations.programs import program
+from deploys.operations.programs import connection, program, run_program
 
 
 @operation()
@@ -18,3 +21,79 @@ def engine_is_built(
         host.noop("a proven build of this key stands")
         return
     yield program("build", spec)
+
+
+@operation()
+def engine_is_handed_over(
+    spec: Mapping[str, Any] | None, packed: Path | None
+) -> Generator[FunctionCommand]:
+    """Bring the build that stands here to the control machine, where others need it."""
+    if spec is None or packed is None:
+        host.noop("no other node needs this build from here")
+        return
+    yield FunctionCommand(_fetch, (dict(spec), packed), {})
+
+
+@operation()
+def engine_is_taken_over(
+    reason: str | None, spec: Mapping[str, Any] | None, packed: Path | None
+) -> Generator[FunctionCommand]:
+    """Put the build that another node has made into place, once it is proven here."""
+    if not reason or spec is None or packed is None:
+        host.noop("no build is taken over from another node")
+        return
+    yield FunctionCommand(_bring, (dict(spec), packed), {})
+
+
+def _fetch(state: State, host: Host, spec: dict[str, Any], packed: Path) -> bool:
+    result = run_program(host, "share", spec)
+    if result is None:
+        return False
+    packed.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    partial = packed.with_suffix(".partial")
+    if not host.get_file(spec["packed"], str(partial), **connection(host)):
+        return False
+    host.run_shell_command(f"rm -f -- {spec['packed']}", **connection(host))
+    found = _sha256(partial)
+    if found != result["sha256"]:
+        host.log_styled(f"{partial}: sha256 is {found[:16]}..., not the node's", fg="red")
+        return False
+    partial.replace(packed)
+    sum_of(packed).write_text(found + "\n")
+    return True
+
+
+def _bring(state: State, host: Host, spec: dict[str, Any], packed: Path) -> bool:
+    try:
+        wanted = sum_of(packed).read_text().strip()
+        found = _sha256(packed)
+    except OSError:
+        host.log_styled("the node that makes this build has not handed it over", fg="red")
+        return False
+    if found != wanted:
+        packed.unlink()
+        host.log_styled(f"{packed}: sha256 is {found[:16]}..., run again to have it anew", fg="red")
+        return False
+    remote = spec["packed"]
+    if not host.put_file(str(packed), remote, **connection(host)):
+        return False
+    return (
+        run_program(host, "build", spec | {"packed": {"path": remote, "sha256": wanted}})
+        is not None
+    )
+
+
+def sum_of(packed: Path) -> Path:
+    """The file that says the sha256 of a packed build; it is written last."""
+    return packed.with_suffix(".sha256")
+
+
+def builds_directory() -> Path:
+    """Where the control machine keeps builds that it has handed on."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "gpuwright" / "builds"
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

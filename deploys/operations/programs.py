@@ -36,11 +36,7 @@ def _run(
     stdin: HiddenValue | None,
     on_result: Callable[[Mapping[str, Any]], None] | None,
 ) -> bool:
-    arguments = {
-        key: value
-        for key, value in cast("dict[str, Any]", host.current_op_global_arguments or {}).items()
-        if key in CONNECTOR_ARGUMENT_KEYS
-    }
+    arguments = connection(host)
     if stdin is not None:
         arguments["_stdin"] = stdin.unmask()
     _, lines = host.run_shell_command(carried(name, spec), print_output=True, **arguments)
@@ -51,6 +47,25 @@ def _run(
         return True
     report(host, result, lines.stderr_lines)
     return False
+
+
+def connection(host: Host) -> dict[str, Any]:
+    """How the operation at work reaches the node: sudo and the like."""
+    return {
+        key: value
+        for key, value in cast("dict[str, Any]", host.current_op_global_arguments or {}).items()
+        if key in CONNECTOR_ARGUMENT_KEYS
+    }
+
+
+def run_program(host: Host, name: str, spec: dict[str, Any]) -> Mapping[str, Any] | None:
+    """Run a program within an operation; its result, None once its failure has been told."""
+    _, lines = host.run_shell_command(carried(name, spec), print_output=True, **connection(host))
+    result = carry.parse(lines.stdout_lines)
+    if result.get("ok"):
+        return result
+    report(host, result, lines.stderr_lines)
+    return None
 
 
 def report(host: Host, result: Mapping[str, Any], stderr_lines: list[str]) -> None:

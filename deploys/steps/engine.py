@@ -3,6 +3,7 @@ content."""
 
 from deploys.operations import downloads, environments, llama_cpp
 from deploys.steps.planning import Work
+from gpuwright.sharing import Part
 
 
 def make(work: Work) -> None:
@@ -15,10 +16,22 @@ def make(work: Work) -> None:
         token=None,
     )
     if work.environment is None:
+        share = work.share
         llama_cpp.engine_is_built(
             name="The engine is built and proven",
-            reason=work.changes.build,
+            reason=work.changes.build if share.compiles else None,
             spec=work.build,
+        )
+        llama_cpp.engine_is_handed_over(
+            name="The engine is handed over to equal nodes",
+            spec=share.spec if share.part is Part.GIVES else None,
+            packed=share.packed,
+        )
+        llama_cpp.engine_is_taken_over(
+            name="The engine is taken over from an equal node",
+            reason=work.changes.build if share.part is Part.TAKES else None,
+            spec=share.spec,
+            packed=share.packed,
         )
     else:
         environments.engine_is_installed(

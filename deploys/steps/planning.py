@@ -1,12 +1,13 @@
 """Plan the whole inventory in one pass: every host has a plan, or no host is touched."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pyinfra.api import DeployError, HiddenValue, Host, State
 
+from deploys.operations.llama_cpp import builds_directory, sum_of
 from deploys.steps import gather
 from deploys.steps.once import Run, Runs, once
 from gpuwright.carry import NEEDED
@@ -28,10 +29,22 @@ from gpuwright.refusals import HostError, MatrixError, Refusal, WantError
 from gpuwright.rehearsals import rehearsal_spec
 from gpuwright.running import obstacle, remarks
 from gpuwright.selection import decide
+from gpuwright.sharing import Need, Part, parts
 from gpuwright.units import UnitError
 from gpuwright.want import Want
 
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """A node's part in the one build that equal nodes have."""
+
+    part: Part = Part.NONE
+    compiles: bool = False
+    spec: Mapping[str, Any] | None = None
+    packed: Path | None = None
+    """On the control machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +64,7 @@ class Work:
     """Of an engine that is installed from its lock."""
     rehearsal: Mapping[str, Any] | None
     gate: Mapping[str, Any]
+    share: Share = Share()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +130,7 @@ def _work_all(state: State) -> Run:
             works[host] = _work(answer)
         except _FAULTS as error:
             faults[_name(host)] = error
+    works = _shared(works)
     if not faults:
         asked = {host: (work.fetch.preflight(), work.token) for host, work in works.items()}
         for name, sentence in gather.preflight(state, asked).items():
@@ -230,6 +245,47 @@ def _work(answer: _Answer) -> Work:
         else None,
         gate=gate_spec(wanted),
     )
+
+
+def _shared(works: Mapping[Host, Work]) -> dict[Host, Work]:
+    """The same with each build made once: who takes it over fetches and installs nothing for it."""
+    built = {host: work for host, work in works.items() if work.build is not None}
+    needs = [
+        Need(
+            host=_name(host),
+            engine_dir=work.expected.engine_dir,
+            stands=work.changes.build is None,
+        )
+        for host, work in built.items()
+    ]
+    packed = {each.engine_dir: _packed(each.engine_dir) for each in needs}
+    kept = [name for name, path in packed.items() if path.exists() and sum_of(path).exists()]
+    found = parts(needs, kept)
+    shared = dict(works)
+    for host, work in built.items():
+        part, compiles = found[_name(host)]
+        assert work.build is not None
+        name = packed[work.expected.engine_dir].name
+        share = Share(
+            part=part,
+            compiles=compiles,
+            spec={**work.build, "packed": f"{work.build['work_dir']}.{name}"},
+            packed=packed[work.expected.engine_dir],
+        )
+        changes = work.changes
+        fetch = work.fetch
+        if part is Part.TAKES:
+            fetch = replace(fetch, archive=None)
+            unneeded = set(work.expected.build_packages) - set(work.expected.runtime_packages)
+            left = tuple(each for each in changes.packages if each not in unneeded)
+            reason = f"take over from an equal node: {changes.build}"
+            changes = replace(changes, packages=left, build=reason)
+        shared[host] = replace(work, share=share, changes=changes, fetch=fetch)
+    return shared
+
+
+def _packed(engine_dir: str) -> Path:
+    return builds_directory() / f"{engine_dir.rsplit('/', 1)[-1]}.tar"
 
 
 def _hidden(token: str | None) -> HiddenValue | None:

@@ -9,12 +9,12 @@ import shutil
 import time
 from typing import Any
 
-from gpuwright.onnode.archives import clear, unpack
+from gpuwright.onnode.archives import clear, inside, unpack
 from gpuwright.onnode.machine import memory
 from gpuwright.onnode.outcome import NodeError, Progress, clean, say
 from gpuwright.onnode.processes import Finished, run
 from gpuwright.onnode.room import GIB, full
-from gpuwright.onnode.stamps import stamped, write_stamp
+from gpuwright.onnode.stamps import read_stamp, stamped, vouched, write_stamp
 from gpuwright.onnode.storage import sha256_of, sync_directory
 from gpuwright.onnode.tree import Tree
 
@@ -177,6 +177,32 @@ class Workshop:
             os.chmod(target, 0o755)  # noqa: S103  everybody may load it
             brought.append(name)
         return brought
+
+    def receive(self) -> tuple[list[str], str]:
+        """Take the build that another node has made: its files, and the compiler's version.
+
+        NodeError: it is not the one that is wanted, whole and as its stamp says.
+        """
+        began = time.monotonic()
+        packed, wanted = str(self.spec["packed"]["path"]), self.spec["packed"]["sha256"]
+        found = sha256_of(packed) if os.path.isfile(packed) else "nothing"
+        if found != wanted:
+            raise NodeError(f"{packed}: sha256 is {found[:16]}..., needed {str(wanted)[:16]}...")
+        os.makedirs(self.partial)
+        unpack(packed, self.partial)
+        clear(packed)
+        stamp = read_stamp(self.partial)
+        files = vouched(stamp)
+        if stamp.get("key") != self.spec["key"] or f"bin/{self.target}" not in files:
+            raise NodeError(f"{packed} holds another build than {self.spec['key']}")
+        for name, entry in files.items():
+            path = inside(self.partial, name, name)
+            if os.path.islink(path) or not os.path.isfile(path):
+                raise NodeError(f"{packed} lacks {name}")
+            if not isinstance(entry, dict) or sha256_of(path) != entry.get("sha256"):
+                raise NodeError(f"{packed}: {name} is not what its stamp says")
+        self.timed("receive", began)
+        return sorted(files), clean(str(stamp.get("compiler_version") or ""), 200)
 
     def prove(self) -> None:
         """Run what was installed, when the tree it was built in is gone."""

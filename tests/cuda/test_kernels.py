@@ -30,7 +30,7 @@ def compiled(found: Specs, name: str) -> Path:
     shop = Workshop(
         found.build | {"target": f"{OBJECTS}/{name}"}, os.open("/dev/null", os.O_RDONLY)
     )
-    os.makedirs(shop.place)
+    Path(shop.place).mkdir(parents=True)
     shop.configure(shop.unpack())
     shop.compile()
     return Path(shop.place) / "build" / OBJECTS / name

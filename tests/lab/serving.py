@@ -65,7 +65,12 @@ def start(
         stdin=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+        env=os.environ
+        | {
+            "PYTHONDONTWRITEBYTECODE": "1",
+            # What one test's nodes hand on is not another's.
+            "XDG_CACHE_HOME": str(Path(cwd, inventory_path).parent / ".control"),
+        },
     )
 
 
