@@ -58,6 +58,9 @@ def memory_request(
     weights = combination.checkpoint.max_bytes
     assert weights is not None, "compat.published_size has refused it"
     terms = site.matrix.terms(combination.release)
+    listed = [site.matrix.gpu(gpu) for gpu in cards.kinds]
+    shares_ram = any(row.unified_memory for row in listed if row is not None)
+    ram = site.ram.available_bytes if site.ram is not None and not shares_ram else 0
     return MemoryRequest(
         architecture=model.architecture,
         kv=combination.kv,
@@ -86,7 +89,8 @@ def memory_request(
         projector_bytes=(projectors[0].max_bytes or 0) if projectors else 0,
         offload=_may_offload(site, combination),
         expert_bytes=combination.checkpoint.expert_bytes(model.architecture),
-        ram_available_bytes=site.ram.available_bytes if site.ram is not None else 0,
+        ram_available_bytes=ram,
+        shares_ram=shares_ram,
     )
 
 

@@ -69,7 +69,7 @@ def fit(request: MemoryRequest) -> Fit | Reason:
     found = whole.largest()
     if found is not None:
         return found
-    if request.offload and request.on_gpu and request.expert_bytes:
+    if request.offload and whole.apart and request.expert_bytes:
         return _with_experts_in_ram(request, whole)
     return whole.shortage()
 
@@ -117,7 +117,9 @@ class _Placing:
         self.request, self.in_ram = request, in_ram
         self.layers, self.moe = architecture.layers, architecture.moe_layers
         self.ram_experts_bytes = request.expert_bytes * in_ram // self.moe if in_ram else 0
-        host = request.host_bytes if request.on_gpu else 0
+        self.apart = request.on_gpu and not request.shares_ram
+        """Whether what stays in RAM takes nothing of the device."""
+        host = request.host_bytes if self.apart else 0
         self.weights_bytes = request.weights_bytes - host - self.ram_experts_bytes
         self.split: tuple[int, ...] = (self.layers,)
         """Layers of each device."""
@@ -135,6 +137,8 @@ class _Placing:
                 for each in request.devices
             ]
             self.comfort = [min(pair) for pair in zip(comfort, self.rooms, strict=True)]
+        self.runtime = GPU_RUNTIME_BYTES if request.on_gpu else 0
+        self.runtime += 0 if self.apart else CPU_RUNTIME_BYTES
         self.prompt_cache = prompt_cache_bytes(request.ram_bytes) if request.prefix_caching else 0
         self.rates = rates(architecture, request.kv)
         self.main_bytes = request.projector_bytes
@@ -169,14 +173,13 @@ class _Placing:
     def filled(self, wanted: int, slots: int) -> list[int]:
         """Bytes on each device with `slots` of `wanted` tokens: asked so often that the sums of
         `_sizes` are spelt out."""
-        request, rate, total = self.request, self.rates, self.layers
+        rate, total = self.rates, self.layers
         tokens = -(-wanted // CONTEXT_STEP) * CONTEXT_STEP
         cache, state = rate.cache(tokens, slots), rate.state * slots
         beside = rate.buffers(tokens * slots)
-        if request.on_gpu:
-            beside += GPU_RUNTIME_BYTES
-        else:
-            beside += CPU_RUNTIME_BYTES + self.prompt_cache + self._saved_bytes(slots)
+        beside += self.runtime
+        if not self.apart:
+            beside += self.prompt_cache + self._saved_bytes(slots)
         more = self.main_bytes
         if self.draft_token is not None:
             more += rate.draft(self.draft_token, tokens * slots)
@@ -190,16 +193,16 @@ class _Placing:
 
     def _sizes(self, wanted: int, slots: int) -> list[tuple[int, ...]]:
         """Bytes on each device with `slots` of `wanted` tokens, as `_TERMS` names them."""
-        request, rate = self.request, self.rates
+        rate = self.rates
         tokens = -(-wanted // CONTEXT_STEP) * CONTEXT_STEP
         cache, state = rate.cache(tokens, slots), rate.state * slots
         buffers, logits = rate.buffers(tokens * slots), 0
-        runtime = GPU_RUNTIME_BYTES if request.on_gpu else CPU_RUNTIME_BYTES
         draft, main = 0, self.main_bytes
         if self.draft_token is not None:
             draft = rate.draft(self.draft_token, tokens * slots)
-        prompts = 0 if request.on_gpu else self.prompt_cache
-        saved = 0 if request.on_gpu else self._saved_bytes(slots)
+        prompts = 0 if self.apart else self.prompt_cache
+        saved = 0 if self.apart else self._saved_bytes(slots)
+        runtime = self.runtime
         found: list[tuple[int, ...]] = []
         total = self.layers
         for weights, layers in zip(self.shares, self.split, strict=True):
@@ -406,7 +409,7 @@ class _Placing:
         return Details(
             memory=memory,
             devices=devices,
-            ram_bytes=self.ram_experts_bytes + self._ram_bytes(slots) if request.on_gpu else 0,
+            ram_bytes=self.ram_experts_bytes + self._ram_bytes(slots) if self.apart else 0,
             figures=Figures(
                 weights_bytes=memory.bytes_of(WEIGHTS),
                 kv_cache_bytes=memory.bytes_of(KV_CACHE),

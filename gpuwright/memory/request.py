@@ -93,7 +93,9 @@ class MemoryRequest:
     expert_bytes: int = 0
     """Part of the weights that is routed experts."""
     ram_available_bytes: int = 0
-    """What of the RAM such a part may take."""
+    """What of the RAM such a part may take; none of it where a card's memory is the RAM."""
+    shares_ram: bool = False
+    """The device's memory is the node's RAM, so that what stands in either is taken of it."""
     row: str | None = None
     """Where the figures stand, for a shortage to name."""
 

@@ -6,8 +6,9 @@ from gpuwright.catalogue import find
 from gpuwright.feature_rows import FeatureKind
 from gpuwright.load import load_matrix
 from gpuwright.ranking import LEAST_MERIT
+from gpuwright.refusals import Refusal
 from tests.unit.decisions import planned, why_not
-from tests.unit.sketched import planned_on
+from tests.unit.sketched import decided_on, planned_on
 
 MATRIX = load_matrix()
 WORDS = (
@@ -155,3 +156,16 @@ def test_a_batch_is_made_room_for_by_the_cache_before_the_model_is_given_up():
     plan = planned_on(["RTX 3060"], {"workload": "throughput"})
     assert (plan.model, plan.kv_cache_dtype) == ("llama-3.1-8b-instruct", "fp8_e4m3")
     assert plan.max_num_seqs == 64
+
+
+@pytest.mark.parametrize("workload", ["chat", "long-context"])
+@pytest.mark.parametrize("model", [row.id for row in MATRIX.models])
+def test_of_ram_that_is_the_card_s_memory_nothing_is_taken_twice(model, workload):
+    plan = decided_on(["GB10"], {"model": model, "workload": workload, "engine": "llama.cpp"})
+    if isinstance(plan, Refusal):
+        assert "GPU 0 (NVIDIA GB10)" in plan.sentence() or "a checkpoint" in plan.sentence()
+        return
+    assert plan.ram_bytes == 0
+    assert "cpu_expert_layers" not in plan.parameters
+    assert plan.memory.bytes_of("prompt cache") > 0
+    assert plan.memory.bytes_of("weights") == MATRIX.checkpoint(plan.checkpoint)[1].max_bytes
