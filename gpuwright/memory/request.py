@@ -34,8 +34,8 @@ class DeviceMemory:
     others_bytes: int = 0
 
     def capped(self, percent: int) -> DeviceMemory:
-        """The device with at most `percent` of it to be had."""
-        most = self.total_bytes * percent // 100
+        """The device with at most `percent` of it to be had, by others and by this service."""
+        most = max(0, self.total_bytes * percent // 100 - self.others_bytes)
         return self if self.available_bytes <= most else replace(self, available_bytes=most)
 
 

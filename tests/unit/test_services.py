@@ -89,3 +89,16 @@ def test_a_second_service_has_the_ram_that_the_first_ones_experts_leave(ram, bot
 def test_what_two_services_cannot_both_have_is_bad_input(second, fault):
     with pytest.raises(WantError, match=fault):
         decided(["RTX 3090"] * 2, {"gpus": [0]}, second)
+
+
+def test_a_share_that_a_card_ought_not_to_exceed_is_that_of_all_its_services():
+    small = {"model": "gemma-4-12b", "engine": "vllm", "share_gpus": True}
+    first = {"model": "llama-3.1-8b", "engine": "vllm", "max_model_len": 32768}
+    found = decided(["GB10"], {**first, "engine": "llama.cpp"}, small)
+    plans = [each for each in found if isinstance(each, Plan)]
+    assert len(plans) == 2
+    visible = 121.7 * 2**30
+    assert sum(each.memory.needed_bytes for each in plans) <= 0.82 * visible
+    assert plans[1].memory.needed_bytes > 0.5 * visible
+    (_, refused) = decided(["GB10"], first, small)
+    assert isinstance(refused, Refusal)
