@@ -24,6 +24,7 @@ pytestmark = pytest.mark.lab
 LAYOUT = Layout()
 UNIT = "gpuwright-llm.service"
 WHEELS = "/srv/wheels"
+FETCHED = "The installer is present and verified"
 INSTALLED = "The engine is installed from its lock and proven"
 TAKEN = "The engine takes the plan"
 RESTARTED = ["The service runs what the plan says", "The model answers"]
@@ -209,7 +210,7 @@ def test_a_folder_of_wheels_is_enough(box: Box, served: Run) -> None:
     box.unstamp()
     box.hub.forget_requests()
     done = run(box.inventory_with("offline.py", {"python_offline": WHEELS}))
-    assert done.changed == [INSTALLED, TAKEN, *RESTARTED]
+    assert done.changed == [FETCHED, INSTALLED, TAKEN, *RESTARTED]
     assert box.hub.requests_to("hub", "/simple/*") == []
     assert box.answer()["usage"]["completion_tokens"] > 0
 
