@@ -8,7 +8,7 @@ RUN    := $(VENV)/bin/python
 help:
 	@echo "make demo    boot a throwaway node, serve a model on it, ask it, run again, clean up (KEEP=1 keeps it)"
 	@echo "make test    everything that CI runs: lint, types, unit tests, a real engine, real nodes (needs root)"
-	@echo "make test-all  `make test`, and every engine's own code asked again: four installs of 9-10 GB, one at a time"
+	@echo "make test-all  all of that, and every engine's own code asked again: four installs of 9-10 GB, one at a time"
 	@echo "make lint    ruff and mypy"
 	@echo "make unit    tests that need no node"
 	@echo "make engine  starts vLLM's CPU build on tiny models; compiles kernels of llama.cpp for two generations of cards"

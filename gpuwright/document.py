@@ -12,7 +12,8 @@ from gpuwright.refusals import HostError
 _REQUIRED = object()
 _MOST = 2**63 - 1
 """What a kernel counts bytes with."""
-_VERSION = re.compile(r"\d+(?:\.\d+)*", re.ASCII)
+_VERSION = re.compile(r"\d{1,9}(?:\.\d{1,9})*(?!\d)", re.ASCII)
+"""Numbers of nine digits at most: what has more is none, and int() may refuse it."""
 
 
 class Reader:

@@ -104,7 +104,11 @@ def requirements(lock: LockRow, minor: str, architecture: str) -> dict[str, tupl
 
     MatrixError: the file is not the one of its row.
     """
-    text = (LOCKS / lock.filename).read_text(encoding="utf-8")
+    try:
+        text = (LOCKS / lock.filename).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not text"
+        raise MatrixError(f"locks/{lock.filename}: {reason}") from error
     if hashlib.sha256(text.encode()).hexdigest() != lock.sha256:
         raise MatrixError(f"locks/{lock.filename}: its sha256 is not that of its row")
     place = {

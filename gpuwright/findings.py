@@ -14,7 +14,7 @@ from gpuwright.rows import Claim
 from gpuwright.versions import parse_version
 
 _PLACE = re.compile(r"\{([^{}]*)\}")
-_NUMBERS = re.compile(r"\d+(?:\.\d+)*")
+_NUMBERS = re.compile(r"\d{1,9}(?:\.\d{1,9})*(?!\d)", re.ASCII)
 _PACKAGES = "packages."
 _LONGEST = 400
 _ABSURD_BYTES = 2**80

@@ -11,9 +11,9 @@ from ipaddress import ip_address
 from typing import Any
 
 _UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
-_MAC = re.compile(r"\b[0-9a-f]{2}(?::[0-9a-f]{2}){5}\b", re.IGNORECASE)
+_MAC = re.compile(r"\b[0-9a-f]{2}([:-])[0-9a-f]{2}(?:\1[0-9a-f]{2}){4}\b", re.IGNORECASE)
 _PRIVATE_PATH = re.compile(
-    r"((?<![\w.-])(?:/var)?/home/|/Users/|(?:/run)?/media/)([^\s:'\",;()\[\]\\]+)"
+    r"(/home/|/Users/|/media/)([^\s:'\",;()\[\]\\]+)"
 )
 _SERIAL = re.compile(r"(?i)(\bserial(?: number)?[ :=]+)([0-9a-z-]{6,})")
 _ADDRESS = re.compile(r"(?<![\w.:-])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F:]*::?[0-9a-fA-F:.]+)")
@@ -24,7 +24,10 @@ _SENTENCES = frozenset(("notes", "detail", "error", "about"))
 """Keys of text for people, in which anything may be named."""
 _ADDRESSES = frozenset(("address", "bind"))
 _ACCOUNTS = frozenset(("root", "gpuwright", "nobody", "nogroup", "users"))
-_URL_HOST = re.compile(r"([a-z][a-z0-9+.-]*://)(\[[^\]]*\]|[^/:?#]+)", re.IGNORECASE)
+_URL_HOST = re.compile(
+    r"([a-z][a-z0-9+.-]*://)(?:[^\s/?#]*@)?(\[[^\]]*\]|[^\s/:?#]+)", re.IGNORECASE
+)
+"""A user and a password before the host are left out."""
 
 
 def redacted(document: Any, names: Iterable[str] = ()) -> Any:
@@ -50,9 +53,11 @@ class _Redaction:
 
     def value(self, value: Any, key: str, path: str) -> Any:
         if isinstance(value, dict):
+            # The hash of a file of secrets tells whether a guessed one is in it.
+            guessable = "variables" in value and "sha256" in value
             return {
                 self.text(name, "", path): self.value(inner, name, f"{path}.{name}")
-                for name, inner in value.items()
+                for name, inner in (value | {"sha256": None} if guessable else value).items()
             }
         if isinstance(value, list):
             return [self.value(inner, key, path) for inner in value]

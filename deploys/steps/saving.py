@@ -111,7 +111,17 @@ def _want(host: Host) -> Want:
 def _names(host: Host) -> list[str]:
     """What the inventory calls the host and its user, to be found in sentences of the node."""
     known = (host.name, *(host.data.get(key) for key in ("ssh_hostname", "ssh_user")))
-    return [str(name) for name in known if name]
+    return [word for name in known if name for word in words_of(str(name))]
+
+
+def words_of(name: str) -> list[str]:
+    """A name, and what it may be called in part: `@ssh/alice@tower.lan` has `alice`, and both
+    `tower.lan` and `tower`. An address has no parts."""
+    bare = name.partition("/")[2] if name.startswith("@") else name
+    *user, place = bare.rsplit("@", 1)
+    label = place.partition(".")[0]
+    short = [] if ":" in place or label.isdigit() else [label]
+    return list(dict.fromkeys(word for word in (name, *user, place, *short) if word))
 
 
 def _write(folder: Path, name: str, document: Any) -> Path:

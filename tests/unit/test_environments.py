@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from gpuwright import environments
 from gpuwright.environments import content_key, environment_of, environment_spec, requirements
 from gpuwright.expectation import expectation
 from gpuwright.expected import STAMP
@@ -16,7 +17,7 @@ from gpuwright.onnode.environment import named_line, reasons
 from gpuwright.onnode.proving import versions_differ
 from gpuwright.onnode.retire import retire
 from gpuwright.plan import Plan
-from gpuwright.refusals import Refusal
+from gpuwright.refusals import MatrixError, Refusal
 from gpuwright.rehearsals import rehearsal_spec
 from gpuwright.selection import decide
 from gpuwright.want import Want
@@ -133,6 +134,26 @@ def test_only_lines_for_this_python_travel():
     assert all(len(each) == len(set(each)) for each in names)
     assert all(hashes for each in both for hashes in each.values())
     assert len(requirements(LOCK, "3.11", "x86_64")) == LOCK.packages
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda text: None, "No such file or directory"),
+        (lambda text: b"\xff" + text, "is not text"),
+        (lambda text: text.replace(b"sha256:0", b"sha256:1", 1), "its sha256 is not that of its row"),
+        (lambda text: text[: text.rindex(b"\n", 0, -1)], "its sha256 is not that of its row"),
+    ],
+    ids=["gone", "junk", "another-hash", "a-line-less"],
+)
+def test_a_lock_that_is_not_its_rows_is_a_fault_of_the_matrix(change, said, tmp_path, monkeypatch):
+    text = change((environments.LOCKS / LOCK.filename).read_bytes())
+    if text is not None:
+        (tmp_path / LOCK.filename).write_bytes(text)
+    monkeypatch.setattr(environments, "LOCKS", tmp_path)
+    with pytest.raises(MatrixError, match=said):
+        # Not what another test has read already.
+        requirements.__wrapped__(LOCK, "3.11", "x86_64")
 
 
 def test_a_key_names_lock_python_and_platform_and_no_patch_of_the_systems_python():

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploys.steps.saving import file_name
+from deploys.steps.saving import file_name, words_of
 from gpuwright import cli
 from gpuwright.findings import findings, unseen
 from gpuwright.host import Host
@@ -121,6 +121,8 @@ PRIVATE = {
         "disks: /home/alice/models: Permission denied",
         "who: alice@tower.lan from fe80::1234:5678, 00:1b:21:3c:4d:5e",
         "board: serial number: 1320220012345",
+        "tower: cannot be resolved; 00-1B-21-3C-4D-5F; https://bob:hunter22@git.corp.example/x",
+        "/export/home/alice/x: no such file",
     ],
     "os.identity": "feedfacefeedface",
     "ports[0].address": "192.168.7.9",
@@ -135,18 +137,41 @@ PRIVATE = {
             "owner": "alice",
             "group": "staff",
         },
+        "/etc/gpuwright/services/llm.env": {
+            "type": "file",
+            "mode": "0600",
+            "owner": "root",
+            "group": "root",
+            "sha256": "ab" * 32,
+            "variables": ["LLAMA_API_KEY"],
+        },
         "/var/lib/gpuwright": {"type": "dir", "mode": "0755", "owner": "root", "group": "root"},
     },
 }
 SECRETS = (
     "deadbeef", "alice", "tower", "192.168", "1234:5678", "1320220012345", "1b:21", "feedface",
-    "corp.example", "secret-project", "staff",
+    "corp.example", "secret-project", "staff", "1b-21", "bob", "hunter22", "ab" * 32,
 )  # fmt: skip
 
 
 def test_nothing_that_names_a_machine_or_its_people_is_left() -> None:
-    left = json.dumps(redacted(changed(PRIVATE), names=("tower.lan", "alice"))).lower()
+    names = words_of("@ssh/alice@tower.lan")
+    left = json.dumps(redacted(changed(PRIVATE), names=names)).lower()
     assert [word for word in SECRETS if word in left] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("tower.lan", ["tower.lan", "tower"]),
+        ("@ssh/alice@tower.lan", ["@ssh/alice@tower.lan", "alice", "tower.lan", "tower"]),
+        ("192.168.7.9", ["192.168.7.9"]),
+        ("fe80::1", ["fe80::1"]),
+        ("@local", ["@local"]),
+    ],
+)
+def test_a_machine_is_known_by_the_parts_of_its_name(name: str, words: list[str]) -> None:
+    assert words_of(name) == words
 
 
 def test_what_is_replaced_is_replaced_alike() -> None:
@@ -171,7 +196,9 @@ def test_what_names_nobody_stays() -> None:
     assert found == document
 
 
-ODD = st.sampled_from([10**4000, -1, float("inf"), float("nan"), "\x1b[2J", "{.index}"])
+ODD = st.sampled_from(
+    [10**4000, -1, float("inf"), float("nan"), "\x1b[2J", "{.index}", "9" * 5000, "\u0663.\u0663"]
+)
 JSON = st.recursive(
     ODD | st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
