@@ -12,9 +12,7 @@ from typing import Any
 
 _UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
 _MAC = re.compile(r"\b[0-9a-f]{2}([:-])[0-9a-f]{2}(?:\1[0-9a-f]{2}){4}\b", re.IGNORECASE)
-_PRIVATE_PATH = re.compile(
-    r"(/home/|/Users/|/media/)([^\s:'\",;()\[\]\\]+)"
-)
+_PRIVATE_PATH = re.compile(r"(/home/|/Users/|/media/)([^\s:'\",;()\[\]\\]+)")
 _SERIAL = re.compile(r"(?i)(\bserial(?: number)?[ :=]+)([0-9a-z-]{6,})")
 _ADDRESS = re.compile(r"(?<![\w.:-])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F:]*::?[0-9a-fA-F:.]+)")
 _PUBLIC = re.compile(

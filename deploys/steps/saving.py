@@ -87,7 +87,10 @@ def _folder(state: State, host: Host) -> Path:
     said = host.data.get("facts_cache")
     if said is not None and not (isinstance(said, str) and said):
         raise DeployError(f"facts_cache: {said!r}, needed a directory")
-    return Path(state.cwd or ".") / (said or CACHE)
+    try:
+        return Path(state.cwd or ".") / Path(said or CACHE).expanduser()
+    except RuntimeError as error:
+        raise DeployError(f"facts_cache: {said!r}: {error}") from error
 
 
 def _redact(host: Host) -> bool:

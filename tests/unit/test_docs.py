@@ -327,6 +327,12 @@ def test_commands_exist(name: str) -> None:
                     assert hasattr(importlib.import_module(module), fact), line
 
 
+def test_help_of_make_prints_and_runs_nothing() -> None:
+    helped = (ROOT / "Makefile").read_text().partition("\nhelp:\n")[2].partition("\n\n")[0]
+    assert all(re.fullmatch(r"\t@echo \"make [^`$\"]+\"", line) for line in helped.splitlines())
+    assert "make test " in helped
+
+
 def _arguments_are_known(command: str, line: str) -> None:
     import argparse
 

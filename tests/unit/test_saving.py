@@ -80,6 +80,13 @@ def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     assert f"@fake/cpu: {place / 'cache'}: Not a directory" in done.text
 
 
+def test_a_directory_may_lie_in_ones_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    done = pyinfra("-y", written(tmp_path, cpu_rig("cpu")), FACTS, *into(Path("~/cache")))
+    assert done.status == 0, done.text
+    assert (tmp_path / "home/cache/@fake%2Fcpu.json").exists()
+
+
 def test_word_of_redact_is_checked(tmp_path: Path) -> None:
     done = pyinfra("-y", written(tmp_path, cpu_rig()), FACTS, *into(tmp_path / "c", "redact=ture"))
     assert done.status != 0
