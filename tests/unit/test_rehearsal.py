@@ -189,9 +189,13 @@ def test_dry_run_lists_what_would_change_and_no_secret(tmp_path: Path) -> None:
     assert done.status == 0, done.text
     assert done.json is not None
     changing = [op["name"] for op in done.json["plan"] if op["hosts_with_change"] == ["@fake/cpu"]]
-    # What is yet to be made has no mode to put back.
-    made = "Engine and model are root's alone to change"
-    assert changing == [op["name"] for op in done.json["plan"] if op["name"] != made]
+    # What is yet to be made has no mode to put back, and a node alone shares no build.
+    others = (
+        "Engine and model are root's alone to change",
+        "The engine is handed over to equal nodes",
+        "The engine is taken over from an equal node",
+    )
+    assert changing == [op["name"] for op in done.json["plan"] if op["name"] not in others]
     assert "The API key exists, for root alone" in changing
     assert changing[-1] == "The model answers"
     assert "hf_a_very_secret_token" not in done.text
