@@ -177,6 +177,8 @@ class Installation:
             ],
             "packages",
         )
+        # uv's own, and for everybody to write.
+        clear(f"{self.partial}/.lock")
 
     def prove(self) -> None:
         """Versions are the lock's, and what must import does."""

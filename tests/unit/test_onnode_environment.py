@@ -2,16 +2,21 @@
 
 import hashlib
 import json
+import shutil
+import stat
 import sys
 import sysconfig
 import tarfile
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpuwright.environments import _listing
 from gpuwright.onnode.environment import Installation, main, standing
 from gpuwright.onnode.outcome import NodeError
+from gpuwright.onnode.stamps import HASHED_BYTES
 from gpuwright.python_rows import PythonRow
 from tests.lab.hub import Hub
 
@@ -73,6 +78,49 @@ def work_with(tmp_path, uv, mirror, sha256) -> Installation:
     return Installation(spec, 0)
 
 
+def copied(uv: Path, to: Path) -> Path:
+    """A program of the test's own: its mode is set when it is used."""
+    shutil.copy(uv, to)
+    return to
+
+
+def small(tmp_path, uv) -> dict[str, Any]:
+    """The spec of an environment with one package, which holds one large library."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    wheel = wheels / "small-1.0-py3-none-any.whl"
+    info = "small-1.0.dist-info"
+    files = {
+        "small.py": b"",
+        "big.so": bytes(HASHED_BYTES + 1),
+        f"{info}/METADATA": b"Metadata-Version: 2.1\nName: small\nVersion: 1.0\n",
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    with zipfile.ZipFile(wheel, "w") as packed:
+        for name, content in files.items():
+            packed.writestr(name, content)
+        packed.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in files))
+    return {
+        "key": "key",
+        "engine_dir": str(tmp_path / "engines/small-1-key"),
+        "lock": str(tmp_path / "lock"),
+        "lock_id": "locks/test.txt",
+        "requirements": {"small==1.0": [hashlib.sha256(wheel.read_bytes()).hexdigest()]},
+        "python": {"executable": sys.executable},
+        "uv": str(uv if uv.parent == tmp_path else copied(uv, tmp_path / "uv")),
+        "cache_dir": str(tmp_path / "cache"),
+        "index": {"offline": str(wheels)},
+        "imports": ["small"],
+        "user": "nobody",
+        "need_bytes": 1,
+        "used_by": [],
+    }
+
+
+def is_for_all_to_write(path: Path) -> bool:
+    return not path.is_symlink() and bool(path.stat().st_mode & stat.S_IWOTH)
+
+
 def test_a_python_is_brought_from_a_mirror_once(tmp_path, uv, archive):
     sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
     with Hub() as hub:
@@ -110,6 +158,31 @@ def test_what_a_run_left_that_was_cut_off_is_no_environment(tmp_path):
     directory.mkdir(parents=True)
     (directory / "pyvenv.cfg").write_text("home = /usr/bin\n")
     assert not standing({"engine_dir": str(directory), "key": "key"})
+
+
+def test_an_environment_is_kept_until_a_file_that_its_stamp_vouches_for_is_gone(tmp_path, uv):
+    spec = small(tmp_path, uv)
+    assert main(spec, None)["engine"] == "installed"
+    directory = Path(spec["engine_dir"])
+    assert [path for path in directory.rglob("*") if is_for_all_to_write(path)] == []
+    assert main(spec, None)["engine"] == "kept"
+    for name in ("big.so", "small-1.0.dist-info/RECORD"):
+        next(directory.rglob(f"site-packages/{name}")).unlink()
+        assert main(spec, None)["engine"] == "installed", name
+        assert main(spec, None)["engine"] == "kept", name
+    assert [path.name for path in directory.parent.iterdir()] == ["small-1-key"]
+
+
+def test_a_uv_that_is_killed_is_one_sentence_and_leaves_nothing(tmp_path, uv):
+    killed = tmp_path / "killed"
+    killed.write_text(f'#!/bin/sh\n[ "$1" = pip ] && kill -9 $$\nexec {uv} "$@"\n')
+    spec = small(tmp_path, killed)
+    with pytest.raises(NodeError) as failed:
+        main(spec, None)
+    assert failed.value.error.startswith("locks/test.txt cannot be installed from ")
+    assert "SIGKILL" in failed.value.error
+    assert list(Path(spec["engine_dir"]).parent.iterdir()) == []
+    assert main(spec | {"uv": str(copied(uv, tmp_path / "uv"))}, None)["engine"] == "installed"
 
 
 def test_too_little_room_is_refused_before_anything_is_made(tmp_path, uv):
