@@ -201,18 +201,18 @@ class Installation:
             raise fault(self.name, f"import {module} fails", finished)
 
     def files(self) -> list[str]:
-        """What the stamp vouches for: each package's own list of its files, and large libraries."""
+        """What the stamp vouches for: each package's own list of its files, large libraries, and
+        the scripts that the service may run."""
         found = ["pyvenv.cfg", "requirements.txt"]
         for place, directories, names in os.walk(self.partial):
             directories.sort()
             for name in sorted(names):
                 path = f"{place}/{name}"
                 record = name == "RECORD" and place.endswith(".dist-info")
-                if record or (
-                    ".so" in name
-                    and not os.path.islink(path)
-                    and os.stat(path).st_size > HASHED_BYTES
-                ):
+                if os.path.islink(path):
+                    continue
+                large = ".so" in name and os.stat(path).st_size > HASHED_BYTES
+                if record or large or place == f"{self.partial}/bin":
                     found.append(path[len(self.partial) + 1 :])
         return found
 
@@ -276,6 +276,8 @@ def standing(spec: dict[str, Any]) -> bool:
     stamp = read_stamp(directory)
     files = vouched(stamp)
     if stamp.get("key") != spec["key"] or "pyvenv.cfg" not in files:
+        return False
+    if not os.access(f"{directory}/bin/python", os.X_OK):
         return False
     full_check = spec.get("verify") == "full"
     for name, entry in files.items():

@@ -356,3 +356,14 @@ def test_service_off_its_gpus_is_not_serving() -> None:
     assert changes(on_gpu, document) == Changes()
     document["virtualization"] = "kvm"
     assert _named(changes(on_gpu, document)) == RESTARTED
+
+
+def test_an_environment_without_its_python_is_installed_anew() -> None:
+    installed = replace(EXPECTED, installed=True)
+    document = _serving()
+    assert (
+        changes(installed, document).build
+        == f"install llama.cpp b1: {ENGINE}/bin/python is missing"
+    )
+    document["ours"]["files"][f"{ENGINE}/bin/python"] = _file(type="link")
+    assert changes(installed, document).build is None

@@ -94,6 +94,7 @@ def small(tmp_path, uv) -> dict[str, Any]:
         "small.py": b"",
         "big.so": bytes(HASHED_BYTES + 1),
         f"{info}/METADATA": b"Metadata-Version: 2.1\nName: small\nVersion: 1.0\n",
+        f"{info}/entry_points.txt": b"[console_scripts]\nsmall = small:main\n",
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     with zipfile.ZipFile(wheel, "w") as packed:
@@ -166,8 +167,8 @@ def test_an_environment_is_kept_until_a_file_that_its_stamp_vouches_for_is_gone(
     directory = Path(spec["engine_dir"])
     assert [path for path in directory.rglob("*") if is_for_all_to_write(path)] == []
     assert main(spec, None)["engine"] == "kept"
-    for name in ("big.so", "small-1.0.dist-info/RECORD"):
-        next(directory.rglob(f"site-packages/{name}")).unlink()
+    for name in ("site-packages/big.so", "small-1.0.dist-info/RECORD", "bin/python", "bin/small"):
+        next(directory.rglob(name)).unlink()
         assert main(spec, None)["engine"] == "installed", name
         assert main(spec, None)["engine"] == "kept", name
     assert [path.name for path in directory.parent.iterdir()] == ["small-1-key"]
