@@ -1,19 +1,24 @@
 """Which build, weights and cards a plan takes, by driver, capability, memory and links."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuwright.host import Host
 from gpuwright.launch import launch
 from gpuwright.layout import Layout
+from gpuwright.load import load_matrix
 from gpuwright.plan import Plan
-from gpuwright.refusals import WantError
+from gpuwright.refusals import Refusal, WantError
+from gpuwright.selection import decide
 from gpuwright.site import UNTOLD_BYTES, ram_memory
+from gpuwright.want import Want
 from tests.unit.decisions import GIB, decided, planned, refused, setting, warnings_of, why_not
 from tests.unit.sketched import decided_on
-from tools.golden import WANTS, golden
+from tools.golden import WANTS, document, golden
 
 RIG_CARDS = [
     "GTX 1080 Ti",
@@ -79,9 +84,14 @@ def test_a_card_of_unknown_capability_is_refused():
     assert "NVIDIA GeForce RTX 3090: needs a compute capability, found unknown" in refusal.reasons
 
 
-def test_refuses_a_python_that_the_wheels_are_not_for():
-    refusal = refused("1x3090", {"engine": "sglang"}, setting("python", "version", to="3.14.0"))
-    assert "Python: needs 3.11 or 3.12 or 3.13, found 3.14.0" in refusal.reasons
+def test_refuses_a_python_that_the_wheels_are_not_for_and_no_row_brings():
+    node = copy.deepcopy(document("1x3090"))
+    node["python"]["version"] = "3.14.0"
+    host, want = Host.from_document(node), Want.from_data({"engine": "sglang"})
+    assert isinstance(decide(host, want, load_matrix()), Plan)
+    refusal = decide(host, want, replace(load_matrix(), pythons=()))
+    assert isinstance(refusal, Refusal)
+    assert "Python: needs 3.11 or 3.12, found 3.14.0" in refusal.reasons
 
 
 def test_refuses_a_c_library_that_is_too_old():

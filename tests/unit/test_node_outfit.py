@@ -133,7 +133,11 @@ def test_a_clock_that_is_wrong_or_on_its_own_is_a_warning(time, clock, virtualiz
 
 
 def pythons(*rows):
-    return setting("pythons", to=[{"version": version, "headers": has} for version, has in rows])
+    found = [
+        {"executable": f"/opt/{number}/bin/python3", "version": version, "headers": has}
+        for number, (version, has) in enumerate(rows)
+    ]
+    return setting("pythons", to=found)
 
 
 VLLM = {"model": "Qwen3.6-27B", "engine": "vllm"}
