@@ -71,7 +71,8 @@ class Installation:
         }
         environment.update(
             PATH="/usr/local/bin:/usr/bin:/bin",
-            HOME="/nonexistent",
+            # uv keeps a lock beside credentials in its home, even where there are none.
+            HOME=self.cache,
             LC_ALL="C.UTF-8",
             UV_CACHE_DIR=self.cache,
             UV_HTTP_TIMEOUT=str(int(self.index.get("timeout_seconds") or 60)),

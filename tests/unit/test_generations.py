@@ -43,7 +43,8 @@ def test_a_driver_that_does_not_know_the_card_is_refused_with_the_row(card, driv
     [("RTX 5090", "570.86.16"), ("GB10", "580.95.05"), ("V100-SXM2-16GB", "580.126.20")],
 )
 def test_the_branch_that_knows_the_card_plans(card, driver):
-    assert planned_on([card], WANT | {"engine": "llama.cpp"}, driver=driver)
+    want = WANT | {"engine": "llama.cpp", "cuda_repository": True}
+    assert planned_on([card], want, driver=driver)
 
 
 def test_an_unlisted_card_is_judged_by_its_generation():
