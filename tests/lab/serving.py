@@ -14,6 +14,11 @@ from tests.lab.node import Node
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVE = "deploys/serve.py"
+NOT_SHARED = (
+    "The engine is handed over to equal nodes",
+    "The engine is taken over from an equal node",
+)
+"""What a node that has no equal in its run leaves out."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 

@@ -122,8 +122,9 @@ def test_cuda_plan_is_explained_and_refused_in_one_line(box: Box) -> None:
     assert "why not" in explained.text
     done = run(hosts, check=False)
     assert done.status != 0
-    (line,) = [line for line in done.text.splitlines() if "this version of gpuwright" in line]
+    (line,) = [line for line in done.text.splitlines() if "nothing was touched" in line]
     assert box.node.name in line
+    assert "cu" in line.partition("(")[2]
     assert "Traceback" not in done.text
 
 
