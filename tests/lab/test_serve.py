@@ -402,7 +402,7 @@ def _refused(done: Run, *texts: str) -> None:
         ({"modle": "x"}, ("modle", "nearest: model")),
         ({"port": 70000}, ("port", "70,000", "65,535")),
         ({"port": "8080"}, ("port", "'8080'")),
-        ({"model": "Qwen3.6-27B", "engine": "vllm"}, ("Qwen3.6-27B", "GPU")),
+        ({"model": "Qwen3.6-27B", "engine": "sglang"}, ("Qwen3.6-27B", "GPU")),
         ({"service": "../x"}, ("service", "../x")),
         ({"bind": "everywhere"}, ("bind", "everywhere")),
     ],
