@@ -64,41 +64,9 @@ def rig(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 
 def healthy(number: int, **changed: object) -> dict[str, Any]:
-    """All that is told of a healthy RTX 3090; `rigs.at_rest` is what the driver said."""
-    return {
-        "index": number,
-        "minor": number,
-        "uuid": rigs.uuid(number),
-        "pci_address": f"0000:{number + 1:02x}:00.0",
-        "pci_id": "10de:2204",
-        "name": "NVIDIA GeForce RTX 3090",
-        "compute_capability": "8.6",
-        "memory_total_bytes": rigs.MEMORY_3090,
-        "memory_free_bytes": rigs.MEMORY_3090 - (400 << 20),
-        "memory_reserved_bytes": 330 << 20,
-        "processes": [],
-        "display_attached": False,
-        "display_active": False,
-        "mig": {"enabled": None, "pending": None, "instances": None},
-        "vgpu": "none",
-        "ecc": {"enabled": None, "pending": None, "uncorrected": None},
-        "repair": {"pending": None, "failed": None},
-        "persistence": True,
-        "power": {
-            "draw_w": 21.5,
-            "limit_w": 350.0,
-            "default_w": 350.0,
-            "min_w": 100.0,
-            "max_w": 350.0,
-        },
-        "pcie": {"generation": 1, "generation_max": 4, "width": 16, "width_max": 16},
-        "throttle": [],
-        "temperature_c": 34,
-        "nvlink": False,
-        "xids": [79, 154] if number == 1 else [],
-        "health": "failing" if number == 1 else "ok",
-        **changed,
-    }
+    """All that is told of a 3090 at rest, where the kernel log speaks of the second card."""
+    told = {"xids": [79, 154] if number == 1 else [], "health": "failing" if number == 1 else "ok"}
+    return rigs.told_3090(number, **{**told, **changed})
 
 
 def pair(a: int, b: int, nvlinks: int, p2p: str, topology: str = "node") -> dict[str, Any]:

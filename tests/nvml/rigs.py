@@ -6,6 +6,7 @@ The rigs are invented: their figures are those of the cards' data sheets.
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 from tools.standins import build_nvml
 
@@ -172,3 +173,44 @@ def build(directory: Path, *, version: str = "580.95.05") -> Path:
     Of an old `version`, it lacks what came later.
     """
     return build_nvml(directory, f"-DDRIVER={version.partition('.')[0]}", version=version)
+
+
+def told_3090(number: int, **changed: object) -> dict[str, Any]:
+    """All that is told of a healthy RTX 3090 where no kernel log is to be read.
+
+    `at_rest` is what the driver said of it.
+    """
+    return {
+        "index": number,
+        "minor": number,
+        "uuid": uuid(number),
+        "pci_address": f"0000:{number + 1:02x}:00.0",
+        "pci_id": "10de:2204",
+        "name": "NVIDIA GeForce RTX 3090",
+        "compute_capability": "8.6",
+        "memory_total_bytes": MEMORY_3090,
+        "memory_free_bytes": MEMORY_3090 - (400 << 20),
+        "memory_reserved_bytes": 330 << 20,
+        "processes": [],
+        "display_attached": False,
+        "display_active": False,
+        "mig": {"enabled": None, "pending": None, "instances": None},
+        "vgpu": "none",
+        "ecc": {"enabled": None, "pending": None, "uncorrected": None},
+        "repair": {"pending": None, "failed": None},
+        "persistence": True,
+        "power": {
+            "draw_w": 21.5,
+            "limit_w": 350.0,
+            "default_w": 350.0,
+            "min_w": 100.0,
+            "max_w": 350.0,
+        },
+        "pcie": {"generation": 1, "generation_max": 4, "width": 16, "width_max": 16},
+        "throttle": [],
+        "temperature_c": 34,
+        "nvlink": False,
+        "xids": None,
+        "health": "ok",
+        **changed,
+    }
