@@ -12,7 +12,7 @@ import datetime
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpuwright.catalogue import nearest
@@ -23,7 +23,12 @@ from gpuwright.refusals import WantError
 from gpuwright.versions import parse_version
 from tools.ask_engine import record
 from tools.bump_row import insert_row, skeleton
-from tools.engine_environment import ENGINES, TOOLCHAINS, EngineEnvironment
+from tools.engine_environment import (
+    ENGINES,
+    TOOLCHAINS,
+    EngineEnvironment,
+    absent_pythons,
+)
 from tools.lock import Asked, constraints_for, publish, scratch_folder
 from tools.lock_resolve import LockError, LockInputs, Resolution, lowest
 from tools.package_index import PackageIndex, UvError, add_settings, index_of
@@ -41,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("engine", choices=sorted(TOOLCHAINS))
     parser.add_argument("release")
     parser.add_argument("--base", help="the release whose row is taken over; default: the nearest")
-    parser.add_argument("--python", nargs="+", help="minor versions; default: the base's")
+    parser.add_argument(
+        "--python", nargs="+", help="minor versions; default: the base's that are on this machine"
+    )
     parser.add_argument("--scratch", type=Path, default=ENGINES / "bump")
     add_settings(parser)
     told = parser.parse_args(arguments)
@@ -55,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def bump(told: argparse.Namespace) -> None:
     base = base_of(told.engine, told.release, told.base)
+    told.python, reasons = pythons_of(told.python, base, absent_pythons)
     index, seen = index_of(told), Seen()
     with scratch_folder(told.scratch) as scratch:
         inputs, resolution = _resolved(told, base, index, scratch)
@@ -67,7 +75,7 @@ def bump(told: argparse.Namespace) -> None:
             seen.targets.update(scan(packages))
             return capabilities(told.engine, seen.targets)
 
-        asked = Asked(inputs=inputs, resolution=resolution, cuda=toolkit, reasons={})
+        asked = Asked(inputs=inputs, resolution=resolution, cuda=toolkit, reasons=reasons)
         row = publish(asked, index, scratch, claimed)
     for name, targets in seen.targets.items():
         say(f"  {name}: {_counted(targets.code)}; PTX {_counted(targets.ptx)}")
@@ -104,6 +112,18 @@ def base_of(engine: str, release: str, name: str | None) -> ReleaseRow:
     return older[-1] if older else rows[0]
 
 
+def pythons_of(
+    told: Sequence[str] | None, base: ReleaseRow, absent: Callable[[Sequence[str]], Sequence[str]]
+) -> tuple[list[str], dict[str, str]]:
+    """Minor versions to lock for, and why not for the others; LockError where one that was told,
+    or every one of the base's, is not on this machine."""
+    missing = absent(told or base.python)
+    pythons = [minor for minor in told or base.python if minor not in missing]
+    if missing and (told or not pythons):
+        raise LockError(f"Python {', '.join(missing)}: needed on PATH to prove a lock, found none")
+    return pythons, dict.fromkeys(missing, "no interpreter of it was had to prove it with")
+
+
 def capabilities(engine: str, targets: dict[str, Targets]) -> tuple[str, ...]:
     """Cards that both the engine's own binaries and torch's hold machine code for."""
     own, torch = set[str](), set[str]()
@@ -138,7 +158,7 @@ def _resolved(
             architecture="x86_64",
             package=told.engine,
             glibc=base.glibc or "2.28",
-            pythons=tuple(told.python or base.python),
+            pythons=tuple(told.python),
             constraints=constraints_for(matrix.constraints, told.engine, told.release, tag),
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def skeleton(
     base: ReleaseRow, lock: LockRow, toolkit: str, capabilities: tuple[str, ...], date: str
 ) -> str:
     """The row's text: `base`'s, with what was measured of this release in place of its own."""
-    row = _data(base)
+    row = row_data(base)
     tag = next(tag for tag in row["build_tags"] if "cuda" in tag)
     tag |= {"tag": lock.build_tag, "cuda": toolkit, "capabilities": list(capabilities)}
     row |= {
@@ -31,7 +32,7 @@ def skeleton(
         "release": lock.release,
         "architectures": [lock.architecture],
         "glibc": lock.glibc,
-        "python": list(lock.python),
+        "python": sorted({*lock.python, *_pythons(lock.not_for)}, key=parse_version),
         "build_tags": [tag],
         "sources": [
             {
@@ -52,6 +53,11 @@ def skeleton(
     }
     row.pop("unknown", None)
     return row_text(row)
+
+
+def _pythons(words: Iterable[str]) -> list[str]:
+    """Those that are minor versions: a lock may not be for an architecture either."""
+    return [word for word in words if word.startswith("3.")]
 
 
 def row_text(row: dict[str, Any]) -> str:
@@ -88,7 +94,7 @@ def insert_row(path: Path, base: ReleaseRow, release: str, text: str) -> None:
     path.write_text("".join(parts), encoding="utf-8")
 
 
-def _data(base: ReleaseRow) -> dict[str, Any]:
+def row_data(base: ReleaseRow) -> dict[str, Any]:
     """The row as it stands in its file, aliases resolved."""
     path = MATRIX / "engines" / f"{base.engine}.yaml"
     for row in yaml.safe_load(path.read_text(encoding="utf-8")):

@@ -11,12 +11,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpuwright import questions
-from tools.package_index import PackageIndex, uv
+from tools.package_index import PackageIndex, UvError, uv
 from tools.standins import SOURCES, build_driver, build_nvml, scenario
 
 ENGINES = Path(tempfile.gettempdir()) / "gpuwright-engines"
@@ -137,6 +138,19 @@ class EngineEnvironment:
             "FLASHINFER_CUBINS_REPOSITORY": NOWHERE,
             **dict(kind.environment),
         }
+
+
+def absent_pythons(minors: Iterable[str]) -> tuple[str, ...]:
+    """Those of which nothing on this machine is an interpreter, as uv looks for one."""
+
+    def there(minor: str) -> bool:
+        try:
+            uv("python", "find", "--no-python-downloads", "--system", minor)
+        except UvError:
+            return False
+        return True
+
+    return tuple(minor for minor in minors if not there(minor))
 
 
 def install(

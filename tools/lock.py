@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import datetime
-import json
 import shutil
 import subprocess
 import sys
@@ -22,20 +20,20 @@ from pathlib import Path
 from gpuwright.load import load_matrix
 from gpuwright.lock_rows import LOCKS, ConstraintRow, LockRow, Proof
 from gpuwright.refusals import MatrixError, WantError
-from gpuwright.versions import within
-from tools.engine_environment import CPU, ENGINES, EngineEnvironment, install
+from gpuwright.versions import parse_version, within
+from tools.engine_environment import CPU, ENGINES, EngineEnvironment, absent_pythons, install
 from tools.lock_proof import prove
 from tools.lock_resolve import (
     LockError,
     LockInputs,
     Resolution,
     Versions,
-    digest,
-    download_bytes,
     lock_text,
     locked_versions,
     lowest,
+    moved_lines,
 )
+from tools.lock_row import Asked, row_of, row_text
 from tools.package_index import PackageIndex, UvError, add_settings, index_of
 
 
@@ -60,7 +58,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("release")
     parser.add_argument("--build-tag", help="default: the release's first")
     parser.add_argument("--architecture", default="x86_64", choices=("x86_64", "aarch64"))
-    parser.add_argument("--python", nargs="+", help="minor versions; default: the release's")
+    pythons = parser.add_mutually_exclusive_group()
+    pythons.add_argument("--python", nargs="+", help="minor versions; default: the release's")
+    pythons.add_argument(
+        "--add-python",
+        nargs="+",
+        help="minor versions that the present lock gets besides; what others install stays, and so "
+        "do their proofs",
+    )
     parser.add_argument("--package", help="the project's name; default: the engine's")
     parser.add_argument("--glibc", help="C library to begin at; default: the release's")
     parser.add_argument(
@@ -81,23 +86,18 @@ def lock(told: argparse.Namespace) -> str:
     inputs, capabilities, cuda = inputs_of(told)
     index = index_of(told, pip_folders=cuda is None)
     _check_index(inputs, index)
+    check_pythons(told.add_python or inputs.pythons)
     with scratch_folder(told.scratch) as scratch:
         inputs, resolution = lowest(inputs, index, scratch, base_of(inputs, told))
         asked = Asked(
-            inputs=inputs, resolution=resolution, cuda=cuda, reasons=_reasons(told, inputs)
+            inputs=inputs,
+            resolution=resolution,
+            cuda=cuda,
+            reasons=_reasons(told, inputs),
+            kept=_kept(told, inputs, resolution) if told.add_python else {},
         )
         row = publish(asked, index, scratch, lambda _: capabilities)
     return f"{row.id}: {row.packages} packages, {row.download_bytes} bytes to download"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
-    """What is to be proven and published."""
-
-    inputs: LockInputs
-    resolution: Resolution
-    cuda: str | None
-    reasons: dict[str, str]
 
 
 def publish(
@@ -115,6 +115,9 @@ def publish(
     capabilities: Sequence[str] = ()
     proofs = []
     for python in inputs.pythons:
+        if python in asked.kept:
+            proofs.append(asked.kept[python])
+            continue
         try:
             environment = install(
                 inputs.engine, inputs.release, asked.cuda, scratch, file, python=python, index=index
@@ -127,7 +130,7 @@ def publish(
                 f"{error.returncode}; the end of what it said stands above"
             ) from error
         print(f"{inputs.id}: {proofs[-1]}", file=sys.stderr, flush=True)
-    row = _row(asked, text, proofs, index)
+    row = row_of(asked, text, proofs, index)
     (LOCKS / row.filename).write_text(text, encoding="utf-8")
     (LOCKS / f"{row.id}.yaml").write_text(row_text(row), encoding="utf-8")
     return row
@@ -167,6 +170,12 @@ def inputs_of(told: argparse.Namespace) -> tuple[LockInputs, tuple[str, ...], st
     present = matrix.lock(told.engine, told.release, name, told.architecture)
     glibc = told.glibc or (row.glibc if row else None) or (present.glibc if present else None)
     pythons = told.python or (present and present.python) or (row and row.python)
+    if told.add_python:
+        if present is None or not present.python:
+            raise LockError(
+                f"{told.engine} {told.release}: nothing is locked that a Python could be added to"
+            )
+        pythons = sorted({*present.python, *told.add_python}, key=parse_version)
     if not (glibc and pythons and name):
         raise LockError(
             f"{told.engine} {told.release}: its row has no build tag, C library or Python; "
@@ -184,6 +193,28 @@ def inputs_of(told: argparse.Namespace) -> tuple[LockInputs, tuple[str, ...], st
     )
     cuda = tag.cuda if tag else None
     return inputs, (tag.capabilities if tag and cuda else (CPU,)), cuda
+
+
+def check_pythons(pythons: Sequence[str]) -> None:
+    """LockError where one of them is not on this machine: what is not run is not proven."""
+    absent = absent_pythons(pythons)
+    if absent:
+        raise LockError(f"Python {', '.join(absent)}: needed on PATH to prove a lock, found none")
+
+
+def _kept(told: argparse.Namespace, inputs: LockInputs, resolution: Resolution) -> dict[str, Proof]:
+    """The present lock's proofs, which hold on: nothing that they are of is installed otherwise."""
+    row = next(row for row in load_matrix().locks if row.id == inputs.id)
+    text = (LOCKS / row.filename).read_text(encoding="utf-8")
+    kept = {python: row.proof(python) for python in row.python if python not in told.add_python}
+    for python in kept:
+        moved = moved_lines(text, python, resolution[python])
+        if moved or inputs.glibc != row.glibc:
+            raise LockError(
+                f"{inputs.id}: with Python {', '.join(told.add_python)} it needs other wheels on "
+                f"{python} too: {', '.join(moved) or f'C library {inputs.glibc}'}"
+            )
+    return kept
 
 
 def constraints_for(
@@ -208,59 +239,6 @@ def base_of(inputs: LockInputs, told: argparse.Namespace) -> dict[str, Versions]
         return {}
     text = present.read_text(encoding="utf-8")
     return {python: locked_versions(text, python) for python in inputs.pythons}
-
-
-def _row(asked: Asked, text: str, proofs: Sequence[Proof], index: PackageIndex) -> LockRow:
-    inputs, resolution = asked.inputs, asked.resolution
-    local = any(wheel.local for wheels in resolution.values() for wheel in wheels.values())
-    return LockRow(
-        id=inputs.id,
-        engine=inputs.engine,
-        release=inputs.release,
-        build_tag=inputs.build_tag,
-        architecture=inputs.architecture,
-        package=inputs.package,
-        index="find-links" if local else "vendor" if index.extra else "default",
-        glibc=inputs.glibc,
-        python=inputs.pythons,
-        sha256=digest(text),
-        packages=len({name for wheels in resolution.values() for name in wheels}),
-        download_bytes=download_bytes(resolution),
-        proofs=tuple(proofs),
-        sources=(),
-        not_for=asked.reasons,
-    )
-
-
-def row_text(row: LockRow) -> str:
-    """The row's file; keys: gpuwright/lock_rows.py."""
-
-    def said(value: object) -> str:
-        return json.dumps(value, ensure_ascii=False)
-
-    values = dataclasses.asdict(row)
-    lines = [f"# Written by `python -m tools.lock {row.engine} {row.release}`; keys: README.md"]
-    lead = "- "
-    for key in ("id", "engine", "release", "build_tag", "architecture", "package", "index"):
-        lines.append(f"{lead}{key}: {said(values[key])}")
-        lead = "  "
-    for key in ("glibc", "python", "sha256", "packages", "download_bytes"):
-        lines.append(f"  {key}: {said(values[key])}")
-    lines.append("  proofs:")
-    for proof in row.proofs:
-        lines.append(f"    - {said(dataclasses.asdict(proof))}")
-    if row.not_for:
-        lines.append("  not_for:")
-        lines += [f"    {said(key)}: {said(why)}" for key, why in row.not_for.items()]
-    claim = {
-        "url": f"pkg:pypi/{row.package}@{row.release}",
-        "says": "resolved, installed by these hashes and asked, as the proofs say",
-        "covers": ["package", "index", "glibc", "python", "sha256", "packages", "proofs"],
-        "read": row.proofs[0].date,
-        "kind": "measured",
-    }
-    lines += ["  sources:", f"    - {said(claim)}"]
-    return "".join(f"{line}\n" for line in lines)
 
 
 def _reasons(told: argparse.Namespace, inputs: LockInputs) -> dict[str, str]:

@@ -165,6 +165,16 @@ def locked_versions(text: str, python: str) -> Versions:
     return found
 
 
+def moved_lines(text: str, python: str, wheels: dict[str, Wheel]) -> list[str]:
+    """Of what a Python would install, and of what a lock's text installs there, the rest: packages
+    with another version, or another wheel of it."""
+    before = locked_versions(text, python)
+    after = {name: wheel.version for name, wheel in wheels.items()}
+    other = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    other |= {name for name, wheel in wheels.items() if wheel.sha256 not in text}
+    return sorted(other)
+
+
 def download_bytes(resolution: Resolution) -> int:
     """All wheels, for the Python that needs most."""
     return max(sum(wheel.bytes for wheel in wheels.values()) for wheels in resolution.values())

@@ -1,5 +1,6 @@
 """A new release's row: what was measured of it, the rest its neighbour's, in its place."""
 
+import dataclasses
 from collections import Counter
 
 import pytest
@@ -8,13 +9,17 @@ import yaml
 from gpuwright.engine_rows import ReleaseRow
 from gpuwright.load import MATRIX, load_matrix
 from gpuwright.strict import read_row
-from tools.bump import base_of, capabilities, toolkit_of
-from tools.bump_row import insert_row, skeleton
+from tools.bump import base_of, capabilities, pythons_of, toolkit_of
+from tools.bump_row import insert_row, row_data, row_text, skeleton
 from tools.lock_resolve import LockError, Wheel
 from tools.sm_scan import Targets
 
 ROWS = load_matrix()
-LOCK = ROWS.lock("vllm", "0.33.0", "cu130", "x86_64")
+LOCK = dataclasses.replace(
+    ROWS.lock("vllm", "0.33.0", "cu130", "x86_64"),
+    python=("3.11", "3.12"),
+    not_for={"3.14": "was not had", "aarch64": "was not had either"},
+)
 CARDS = ("7.5", "8.0", "12.0")
 
 
@@ -32,7 +37,8 @@ def test_a_skeleton_is_a_row_with_what_was_measured(engine):
         faults: list[str] = []
         row = read_row(ReleaseRow, data, "row", faults)
         assert faults == []
-        assert (row.release, row.glibc, row.python) == ("0.33.0", LOCK.glibc, LOCK.python)
+        assert (row.release, row.glibc) == ("0.33.0", LOCK.glibc)
+        assert row.python == ("3.11", "3.12", "3.14")
         assert [(tag.tag, tag.cuda, tag.capabilities) for tag in row.build_tags] == [
             ("cu130", "13.0", CARDS)
         ]
@@ -69,6 +75,31 @@ def test_the_base_is_the_newest_release_below():
         base_of("sglang", "0.5.23", None)
     with pytest.raises(LockError, match=r"no such release; nearest: 0\.5\.23"):
         base_of("sglang", "0.6.0", "0.5.3")
+
+
+def test_a_python_that_is_not_here_is_left_out_with_its_reason():
+    base = ROWS.engine_release("vllm", "0.33.0")
+
+    def absent(minors):
+        return [minor for minor in minors if minor in ("3.13", "3.14")]
+
+    pythons, reasons = pythons_of(None, base, absent)
+    assert pythons == ["3.11", "3.12"]
+    assert set(reasons) == {"3.13", "3.14"}
+    assert pythons_of(["3.12"], base, absent) == (["3.12"], {})
+    with pytest.raises(LockError, match=r"Python 3\.13: needed on PATH"):
+        pythons_of(["3.12", "3.13"], base, absent)
+    with pytest.raises(LockError, match=r"Python 3\.11, 3\.12, 3\.13, 3\.14: needed on PATH"):
+        pythons_of(None, base, lambda minors: minors)
+
+
+def test_a_skeleton_takes_over_how_its_environment_is_made_and_proven():
+    base = ROWS.engine_release("vllm", "0.32.0")
+    assert base.environment is not None
+    (data,) = yaml.safe_load(row_text(row_data(base)))
+    faults: list[str] = []
+    assert read_row(ReleaseRow, data, "row", faults).environment == base.environment
+    assert faults == []
 
 
 def test_a_card_counts_where_the_engine_and_torch_have_code_for_it():

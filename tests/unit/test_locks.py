@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import sys
 from datetime import date
 
 import pytest
@@ -20,7 +21,9 @@ from tools.lock_resolve import (
     download_bytes,
     lock_text,
     locked_versions,
+    moved_lines,
 )
+from tools.lock_row import row_text
 
 MATRIX = load_matrix()
 LOCKED = [row for row in MATRIX.locks if row.sha256]
@@ -115,6 +118,36 @@ def test_what_a_lock_says_is_read_back():
     assert "vllm==0.33.0 \\\n" in text
 
 
+def test_a_proof_holds_on_while_its_python_installs_the_same_wheels():
+    old, new, rebuilt, six = (
+        Wheel(name=name, version=version, sha256=letter * 64, bytes=5, local=False)
+        for name, version, letter in (
+            ("numpy", "2.3.5", "a"),
+            ("numpy", "2.4.6", "b"),
+            ("numpy", "2.3.5", "c"),
+            ("six", "1.17.0", "d"),
+        )
+    )
+    text = lock_text(INPUTS, {"3.11": {"numpy": old}, "3.12": {"numpy": new}}, "2026-11-30")
+    assert moved_lines(text, "3.11", {"numpy": old}) == []
+    assert moved_lines(text, "3.12", {"numpy": old}) == ["numpy"]
+    assert moved_lines(text, "3.11", {"numpy": rebuilt}) == ["numpy"]
+    assert moved_lines(text, "3.11", {"numpy": old, "six": six}) == ["six"]
+    assert moved_lines(text, "3.11", {}) == ["numpy"]
+
+
+def test_a_python_that_is_not_here_is_said_before_anything_is_resolved(capsys):
+    for words in (["--python", "3.99"], ["--add-python", "3.99"]):
+        assert lock.main(["vllm", "0.33.0", *words]) == 1
+        said = capsys.readouterr().err
+        assert said == "lock: Python 3.99: needed on PATH to prove a lock, found none\n"
+
+
+def test_a_python_is_added_to_a_lock_that_is_there(capsys):
+    assert lock.main(["tensorrt-llm", "1.2.1", "--glibc", "2.28", "--add-python", "3.12"]) == 1
+    assert "nothing is locked that a Python could be added to" in capsys.readouterr().err
+
+
 def test_the_wheel_nearest_to_the_oldest_node_is_taken():
     order = {tag: number for number, tag in enumerate(_tags(INPUTS, "3.11"))}
     names = [
@@ -147,17 +180,18 @@ def test_an_index_that_does_not_answer_is_named(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     nowhere = "http://127.0.0.1:9/simple"
     words = ["--default-index", nowhere, "--index", nowhere, "--scratch", str(tmp_path / "lock")]
-    asked = ["tensorrt-llm", "1.2.1", "--glibc", "2.40", "--python", "3.12", *words]
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    asked = ["tensorrt-llm", "1.2.1", "--glibc", "2.40", "--python", here, *words]
     assert lock.main(asked) == 1
     said = capsys.readouterr().err
-    assert "tensorrt-llm-1.2.1-cu130-x86_64, Python 3.12" in said
+    assert f"tensorrt-llm-1.2.1-cu130-x86_64, Python {here}" in said
     assert nowhere in said
 
 
 def test_the_tool_writes_rows_that_are_read_as_they_were():
     for row in LOCKED:
         faults: list[str] = []
-        (data,) = yaml.safe_load(lock.row_text(row))
+        (data,) = yaml.safe_load(row_text(row))
         again = read_row(LockRow, data, "row", faults)
         assert not faults
         fields = [field.name for field in dataclasses.fields(LockRow) if field.name != "sources"]
