@@ -14,6 +14,7 @@ from gpuwright.host import Host
 from gpuwright.layout import RUNTIME, Layout
 from gpuwright.plan import ModelFile, Plan
 from gpuwright.refusals import MatrixError
+from gpuwright.retiring import retire_spec
 from gpuwright.rows import DistroRow
 from gpuwright.toolchains import Toolchain, cuda_options, toolchain
 from gpuwright.want import Want
@@ -175,7 +176,7 @@ def _jobs(recipe: BuildRow, node: Host) -> int:
     return max(1, min(node.cpu_threads or 1, by_memory))
 
 
-def build_spec(expected: Expected, build: Build, *, verify: str) -> dict[str, Any]:
+def build_spec(expected: Expected, build: Build, want: Want, *, verify: str) -> dict[str, Any]:
     """The carried build program's spec."""
     layout, recipe = expected.layout, build.recipe
     cache = layout.cache
@@ -195,7 +196,7 @@ def build_spec(expected: Expected, build: Build, *, verify: str) -> dict[str, An
         "env": {},
         "need_bytes": recipe.work_bytes,
         "verify": verify,
-        "used_by": [layout.plans, layout.units],
+        "retire": retire_spec(want),
         "proof_args": list(recipe.proof_args),
         "proof_expect": recipe.proof_expect,
         **_cuda_spec(build, expected.layout),

@@ -22,6 +22,7 @@ from gpuwright.plan import ModelFile, Plan
 from gpuwright.python_index import default_index_url
 from gpuwright.python_rows import PYTHON_RELEASES, PythonRow, UvRow
 from gpuwright.refusals import MatrixError
+from gpuwright.retiring import retire_spec
 from gpuwright.rows import DistroRow
 from gpuwright.want import Want
 
@@ -154,7 +155,7 @@ def environment_spec(
         "env": dict(PROOF_ENVIRONMENT),
         "user": USER,
         "need_bytes": environment.bytes,
-        "used_by": [layout.plans, layout.units],
+        "retire": retire_spec(want),
         "verify": verify,
     }
 

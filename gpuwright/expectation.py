@@ -136,7 +136,7 @@ def making_spec(wanted: Wanted, want: Want, *, verify: str) -> dict[str, Any]:
     """The spec of the carried program that makes the engine: environment or build."""
     if isinstance(wanted.making, Environment):
         return environment_spec(wanted.making, want, wanted.expected.engine_dir, verify=verify)
-    return build_spec(wanted.expected, wanted.making, verify=verify)
+    return build_spec(wanted.expected, wanted.making, want, verify=verify)
 
 
 def gate_spec(wanted: Wanted) -> dict[str, Any]:

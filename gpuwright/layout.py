@@ -39,6 +39,11 @@ class Layout:
         return f"{CACHE}/gpuwright/{engine}-{release}"
 
     @property
+    def toolkits(self) -> str:
+        """CUDA toolkits that were unpacked from wheels."""
+        return f"{self.engines.rsplit('/', 1)[0]}/toolkits"
+
+    @property
     def pythons(self) -> str:
         """Pythons that were brought to the node."""
         return f"{self.engines.rsplit('/', 1)[0]}/pythons"
@@ -62,7 +67,7 @@ class Layout:
 
     def toolkit_dir(self, toolkit: str, key: str) -> str:
         """A CUDA toolkit that builds use; a directory that exists is complete."""
-        return f"{self.engines.rsplit('/', 1)[0]}/toolkits/{toolkit}-{key}"
+        return f"{self.toolkits}/{toolkit}-{key}"
 
     def checkpoint_dir(self, checkpoint: str) -> str:
         return f"{self.model_store}/{checkpoint}"

@@ -91,6 +91,8 @@ class Want:
     proxy: str | None = None
     start_timeout_seconds: int | None = None
     cache: str = _LAYOUT.cache
+    keep_engines: int = 2
+    """How many old ones of each stay, and of what they were made with, beside those in use."""
 
     @classmethod
     def from_data(cls, data: object) -> Want:
@@ -205,6 +207,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "proxy": read_proxy,
     "start_timeout_seconds": read_whole(1, 86400),
     "cache": read_directory,
+    "keep_engines": read_whole(1, 64),
 }
 
 KEYS = tuple(field.name for field in dataclasses.fields(Want))

@@ -2,7 +2,8 @@
 
 import hashlib
 import os
-from collections.abc import Generator, Mapping
+import re
+from collections.abc import Collection, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,14 @@ def engine_is_built(
 
 @operation()
 def engine_is_handed_over(
-    spec: Mapping[str, Any] | None, packed: Path | None
+    spec: Mapping[str, Any] | None, packed: Path | None, wanted: Collection[Path], keep: int
 ) -> Generator[FunctionCommand]:
-    """Bring the build that stands here to the control machine, where others need it."""
+    """Bring the build that stands here to the control machine, where others need it; of builds
+    there that are not `wanted` in this run the newest `keep` of each engine stay."""
     if spec is None or packed is None:
         host.noop("no other node needs this build from here")
         return
-    yield FunctionCommand(_fetch, (dict(spec), packed), {})
+    yield FunctionCommand(_fetch, (dict(spec), packed, frozenset(wanted), keep), {})
 
 
 @operation()
@@ -45,7 +47,14 @@ def engine_is_taken_over(
     yield FunctionCommand(_bring, (dict(spec), packed), {})
 
 
-def _fetch(state: State, host: Host, spec: dict[str, Any], packed: Path) -> bool:
+def _fetch(
+    state: State,
+    host: Host,
+    spec: dict[str, Any],
+    packed: Path,
+    wanted: frozenset[Path],
+    keep: int,
+) -> bool:
     result = run_program(host, "share", spec)
     if result is None:
         return False
@@ -60,6 +69,9 @@ def _fetch(state: State, host: Host, spec: dict[str, Any], packed: Path) -> bool
         return False
     partial.replace(packed)
     sum_of(packed).write_text(found + "\n")
+    for path in old_builds(packed.parent.glob("*.tar"), wanted, keep):
+        path.unlink(missing_ok=True)
+        sum_of(path).unlink(missing_ok=True)
     return True
 
 
@@ -74,6 +86,7 @@ def _bring(state: State, host: Host, spec: dict[str, Any], packed: Path) -> bool
         packed.unlink()
         host.log_styled(f"{packed}: sha256 is {found[:16]}..., run again to have it anew", fg="red")
         return False
+    packed.touch()  # the newest in use is the last to be removed
     remote = spec["packed"]
     if not host.put_file(str(packed), remote, **connection(host)):
         return False
@@ -81,6 +94,16 @@ def _bring(state: State, host: Host, spec: dict[str, Any], packed: Path) -> bool
         run_program(host, "build", spec | {"packed": {"path": remote, "sha256": wanted}})
         is not None
     )
+
+
+def old_builds(packed: Iterable[Path], wanted: Collection[Path], keep: int) -> list[Path]:
+    """Of packed builds that are not `wanted` all but the newest `keep` of each engine."""
+    engines: dict[str, list[tuple[int, Path]]] = {}
+    for path in packed:
+        family = re.match(r"(.+?)-b?\d", path.name)
+        if family and path not in wanted:
+            engines.setdefault(family[1], []).append((path.stat().st_mtime_ns, path))
+    return [path for each in engines.values() for _, path in sorted(each, reverse=True)[keep:]]
 
 
 def sum_of(packed: Path) -> Path:

@@ -26,6 +26,8 @@ def make(work: Work) -> None:
             name="The engine is handed over to equal nodes",
             spec=share.spec if share.part is Part.GIVES else None,
             packed=share.packed,
+            wanted=share.wanted,
+            keep=work.keep_engines,
         )
         llama_cpp.engine_is_taken_over(
             name="The engine is taken over from an equal node",

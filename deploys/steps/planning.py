@@ -45,6 +45,8 @@ class Share:
     spec: Mapping[str, Any] | None = None
     packed: Path | None = None
     """On the control machine."""
+    wanted: tuple[Path, ...] = ()
+    """Packed builds of this run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,7 @@ class Work:
     """Of an engine that is installed from its lock."""
     rehearsal: Mapping[str, Any] | None
     gate: Mapping[str, Any]
+    keep_engines: int
     share: Share = Share()
 
 
@@ -244,6 +247,7 @@ def _work(answer: _Answer) -> Work:
         if wanted.expected.installed
         else None,
         gate=gate_spec(wanted),
+        keep_engines=want.keep_engines,
     )
 
 
@@ -271,6 +275,7 @@ def _shared(works: Mapping[Host, Work]) -> dict[Host, Work]:
             compiles=compiles,
             spec={**work.build, "packed": f"{work.build['work_dir']}.{name}"},
             packed=packed[work.expected.engine_dir],
+            wanted=tuple(sorted(set(packed.values()))),
         )
         changes = work.changes
         fetch = work.fetch

@@ -12,7 +12,6 @@ from gpuwright.onnode.retire import retire
 from gpuwright.onnode.room import GIB, on_disk, require_room
 from gpuwright.onnode.stamps import (
     HASHED_BYTES,
-    STAMP,
     read_stamp,
     same_as_stamped,
     stamped,
@@ -56,12 +55,12 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
 
     spec: key, engine_dir, archive, sha256, source_subdir ("": found), lock, work_dir, ccache_dir,
     compiler, cmake_args, target, jobs, env, proof_args, proof_expect, need_bytes, verify
-    ("full" re-hashes what the stamp would vouch for), used_by (directories whose files name what is
-    in use; old builds that nothing uses go); for cards also toolkit (see `toolkit.stand`),
-    libraries (paths, brought beside the binary), driver_library (where it may be), devices_args and
-    devices (how many it must list); packed (path and sha256) of a build that another node has
-    made, which is taken instead. Answers with `engine` ("kept" | "verified" | "received" |
-    "built"), `seconds` of each part, `jobs`. On failure `output` has the last lines.
+    ("full" re-hashes what the stamp would vouch for), retire (see `retire.retire`); for cards also
+    toolkit (see `toolkit.stand`), libraries (paths, brought beside the binary), driver_library
+    (where it may be), devices_args and devices (how many it must list); packed (path and sha256)
+    of a build that another node has made, which is taken instead. Answers with `engine` ("kept" |
+    "verified" | "received" | "built"), `seconds` of each part, `jobs`, and what was `removed`. On
+    failure `output` has the last lines.
     """
     began = time.monotonic()
     for key in ("engine_dir", "work_dir", "archive", "lock"):
@@ -81,25 +80,25 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
         try:
             if spec.get("packed"):
                 files, version = shop.receive()
-                shop.prove()
-                shop.publish(files, version)
-                shop.timed("all", began)
-                return {"ok": True, "engine": "received", "seconds": shop.seconds}
-            if spec.get("toolkit"):
-                spent = stand(spec["toolkit"])
-                if spent is not None:
-                    shop.seconds["toolkit"] = spent
-            version = shop.compiler_version()
-            source = shop.unpack()
-            shop.configure(source)
-            jobs = shop.compile()
-            files = shop.install()
-            clear(shop.place)
+            else:
+                if spec.get("toolkit"):
+                    spent = stand(spec["toolkit"])
+                    if spent is not None:
+                        shop.seconds["toolkit"] = spent
+                version = shop.compiler_version()
+                source = shop.unpack()
+                shop.configure(source)
+                jobs = shop.compile()
+                files = shop.install()
+                clear(shop.place)
             shop.prove()
             shop.publish(files, version)
         finally:
             clear(shop.place)
             clear(shop.partial)
-        retire(shop.engine_dir, STAMP, [str(one) for one in spec.get("used_by") or []])
+        removed = retire(spec["retire"], shop.engine_dir)
     shop.timed("all", began)
-    return {"ok": True, "engine": "built", "seconds": shop.seconds, "jobs": jobs}
+    answer: dict[str, Any] = {"ok": True, "seconds": shop.seconds, "removed": removed}
+    if spec.get("packed"):
+        return {**answer, "engine": "received"}
+    return {**answer, "engine": "built", "jobs": jobs}

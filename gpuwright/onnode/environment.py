@@ -16,7 +16,6 @@ from gpuwright.onnode.retire import retire
 from gpuwright.onnode.room import full, on_disk, require_room
 from gpuwright.onnode.stamps import (
     HASHED_BYTES,
-    STAMP,
     read_stamp,
     same_as_stamped,
     stamped,
@@ -296,7 +295,7 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     spec: key, engine_dir, lock, lock_id, requirements {"name==version": [sha256]}, python
     {executable} or {place, directory, minor, version, listing, mirror}, uv, cache_dir, index
     {default, extra, find_links, offline, ca_bundle, proxy, timeout_seconds}, imports, env, user,
-    need_bytes, used_by (directories whose files name what is in use), verify. Answers with
+    need_bytes, retire (see `retire.retire`), verify. Answers with
     `engine` ("kept" | "installed"), `seconds` of each part, `removed` (old ones).
     """
     began = time.monotonic()
@@ -320,6 +319,6 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
         finally:
             clear(work.partial)
             clear(f"{work.partial}.old")
-        removed = retire(work.engine_dir, STAMP, [str(one) for one in spec["used_by"]])
+        removed = retire(spec["retire"], work.engine_dir)
     work.seconds["all"] = round(time.monotonic() - began, 1)
     return {"ok": True, "engine": "installed", "seconds": work.seconds, "removed": removed}

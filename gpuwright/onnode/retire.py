@@ -1,19 +1,24 @@
-"""Which engines of old are removed: none that anything uses, and of the rest all but the newest."""
+"""What is removed of what stands on a node: nothing in use, and of the rest not the newest."""
 
 from __future__ import annotations
 
+import glob
 import os
 import re
+import time
+from typing import Any
 
 from gpuwright.onnode.archives import clear
 from gpuwright.onnode.outcome import say
 
-KEPT = 2
+_LEFT_SECONDS = 86400
+_FAMILY = re.compile(r"(.+?)-b?\d")
+_HALF_MADE = re.compile(r"\.partial(\.old)?\Z")
 
 
-def used(engines: str, places: list[str]) -> set[str]:
-    """Names below `engines` that a running process, or a file in `places`, speaks of."""
-    pattern = re.compile(re.escape(engines.rstrip("/")).encode() + rb"/([A-Za-z0-9][\w.+-]*)")
+def used(directory: str, places: list[str]) -> set[str]:
+    """Names below `directory` that a running process, or a file of `places` (patterns), names."""
+    pattern = re.compile(re.escape(directory).encode() + rb"/([A-Za-z0-9][\w.+-]*)")
     found: set[str] = set()
 
     def read(path: str) -> None:
@@ -24,13 +29,14 @@ def used(engines: str, places: list[str]) -> set[str]:
             return  # it has ended, or is a directory
 
     for place in places:
-        for name in _names(place):
-            read(f"{place}/{name}")
+        for path in glob.glob(place):
+            read(path)
     for pid in _names("/proc"):
         if pid.isdigit():
             read(f"/proc/{pid}/cmdline")
             read(f"/proc/{pid}/maps")
-    return found
+    # uv names a Python by a link that leads to the one that is meant.
+    return found | {os.path.basename(os.path.realpath(f"{directory}/{name}")) for name in found}
 
 
 def _names(directory: str) -> list[str]:
@@ -40,29 +46,48 @@ def _names(directory: str) -> list[str]:
         return []
 
 
-def retire(engine_dir: str, stamp_name: str, places: list[str], kept: int = KEPT) -> list[str]:
-    """Remove old directories of the same engine as `engine_dir`; their names.
+def retire(spec: dict[str, Any], own: str) -> list[str]:
+    """Remove what is old; the paths.
 
-    Only complete ones, which have a stamp, count: what is half made is another run's.
+    spec: `rooms`, each with directory, complete (a file that only a whole one has; "": any
+    directory is), used_by (patterns of files that name what is in use), engines (where one of the
+    same name and a key stands it is in use, or null) and keep; and `leftovers`, patterns of files
+    that a run which ended early has left. `own` is the engine that was just made.
     """
-    engines, own = os.path.split(engine_dir.rstrip("/"))
-    family = re.match(r"(.+?)-\d", own)
-    prefix = (family.group(1) if family else own) + "-"
-    taken = used(engines, places)
-    old = []
-    for name in _names(engines):
-        stamp = f"{engines}/{name}/{stamp_name}"
-        if name != own and name not in taken and re.match(re.escape(prefix) + r"b?\d", name):
-            try:
-                old.append((os.stat(stamp).st_mtime_ns, name))
-            except OSError:
+    removed = []
+    for room in spec["rooms"]:
+        directory = str(room["directory"]).rstrip("/")
+        taken = used(directory, [str(place) for place in room["used_by"]])
+        taken.add(os.path.basename(own.rstrip("/")))
+        if room["engines"]:
+            taken.update(name.rpartition("-")[0] for name in _names(str(room["engines"])))
+        families: dict[str, list[tuple[int, str]]] = {}
+        for name in _names(directory):
+            family = _FAMILY.match(name)
+            path = f"{directory}/{name}"
+            if not family or name in taken or _HALF_MADE.search(name) or os.path.islink(path):
                 continue
-    removed = [name for _, name in sorted(old, reverse=True)[kept:]]
-    for name in removed:
-        say(f"removing {name}: {kept} newer ones are kept, and nothing uses it")
-        # Renamed first: what is left of a removal that is cut short is no engine.
-        gone = f"{engines}/{name}.partial.old"
-        clear(gone)
-        os.rename(f"{engines}/{name}", gone)
-        clear(gone)
+            try:
+                age = os.stat(f"{path}/{room['complete']}").st_mtime_ns
+            except OSError:
+                continue  # half made by another run, or no directory
+            families.setdefault(family.group(1), []).append((age, name))
+        for names in families.values():
+            for _, name in sorted(names, reverse=True)[int(room["keep"]) :]:
+                say(f"removing {directory}/{name}: nothing uses it")
+                removed.append(f"{directory}/{name}")
+                _remove(removed[-1])
+    for place in spec["leftovers"]:
+        for path in glob.glob(str(place)):
+            if time.time() - os.lstat(path).st_mtime > _LEFT_SECONDS:
+                clear(path)
+                removed.append(path)
     return removed
+
+
+def _remove(path: str) -> None:
+    # Renamed first: what is left of a removal that is cut short is nothing whole.
+    gone = f"{path}.partial.old"
+    clear(gone)
+    os.rename(path, gone)
+    clear(gone)

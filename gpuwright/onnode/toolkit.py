@@ -12,7 +12,14 @@ from typing import IO, Any
 from gpuwright.onnode.archives import clear, inside
 from gpuwright.onnode.outcome import NodeError, say
 from gpuwright.onnode.room import FULL, full, on_disk, require_room
-from gpuwright.onnode.stamps import read_stamp, same_as_stamped, stamped, vouched, write_stamp
+from gpuwright.onnode.stamps import (
+    STAMP,
+    read_stamp,
+    same_as_stamped,
+    stamped,
+    vouched,
+    write_stamp,
+)
 from gpuwright.onnode.storage import locked, sha256_of, sync_directory
 
 
@@ -39,6 +46,8 @@ def stand(spec: dict[str, Any]) -> float | None:
     name = os.path.basename(directory)
     with locked(str(spec["lock"]), f"another run is unpacking {name}: waiting"):
         if standing(spec):
+            # The newest in use is the last to be removed.
+            os.utime(f"{directory}/{STAMP}")
             return None
         began = time.monotonic()
         partial = f"{directory}.partial"

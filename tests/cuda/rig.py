@@ -61,7 +61,7 @@ def specs(gpus: list[str], place: Path, shared: Path, **want_too: Any) -> Specs:
         verify="quick",
     ).archive
     assert isinstance(wanted.making, Build)
-    build = build_spec(wanted.expected, wanted.making, verify="quick")
+    build = build_spec(wanted.expected, wanted.making, want, verify="quick")
     driver = str(_stub_driver(place))
     # Where there is no driver, its stand-in lies beside the binary, as the toolkit's libraries do.
     build |= {"driver_library": [driver], "libraries": [*build["libraries"], driver]}

@@ -2,20 +2,17 @@
 
 import dataclasses
 import json
-import os
 
 import pytest
 
 from gpuwright import environments
 from gpuwright.environments import content_key, environment_of, environment_spec, requirements
 from gpuwright.expectation import expectation
-from gpuwright.expected import STAMP
 from gpuwright.host import Host
 from gpuwright.interpreters import Interpreter, interpreter
 from gpuwright.load import load_matrix
 from gpuwright.onnode.environment import named_line, reasons
 from gpuwright.onnode.proving import versions_differ
-from gpuwright.onnode.retire import retire
 from gpuwright.plan import Plan
 from gpuwright.refusals import MatrixError, Refusal
 from gpuwright.rehearsals import rehearsal_spec
@@ -221,29 +218,3 @@ def test_a_version_that_is_not_the_locks_is_named():
         "b: 2 locked, 3 installed",
         "c: nothing locked, 1 installed",
     ]
-
-
-def engine(root, name, age):
-    place = root / "engines" / name
-    place.mkdir(parents=True)
-    stamp = place / STAMP
-    stamp.write_text("{}")
-    os.utime(stamp, ns=(10**18 - age, 10**18 - age))
-    return place
-
-
-def test_of_what_nothing_uses_the_two_newest_of_an_engine_stay(tmp_path):
-    new = engine(tmp_path, "vllm-0.33.0-aaaaaaaaaaaa", 0)
-    for age, name in enumerate(("0.32.0-b", "0.31.0-c", "0.30.0-d", "0.29.0-e", "0.28.0-f"), 1):
-        engine(tmp_path, f"vllm-{name}", age)
-    engine(tmp_path, "llama.cpp-b11434-1", 99)
-    engine(tmp_path, "vllm-omni-1.0-1", 99)
-    (tmp_path / "engines" / "vllm-0.27.0-half").mkdir()
-    plans = tmp_path / "plans"
-    plans.mkdir()
-    (plans / "llm.json").write_text(f'"{tmp_path}/engines/vllm-0.29.0-e"')
-    removed = retire(str(new), STAMP, [str(plans), str(tmp_path / "none")])
-    assert sorted(removed) == ["vllm-0.28.0-f", "vllm-0.30.0-d"]
-    left = {path.name for path in (tmp_path / "engines").iterdir()}
-    assert {"vllm-0.29.0-e", "vllm-0.31.0-c", "llama.cpp-b11434-1", "vllm-omni-1.0-1"} <= left
-    assert "vllm-0.27.0-half" in left

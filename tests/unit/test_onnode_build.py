@@ -59,6 +59,7 @@ def spec(tmp_path: Path, files: Mapping[str, str] = GOOD, **more: Any) -> dict[s
         "proof_args": ["--version"],
         "proof_expect": "11434",
         "need_bytes": 1 << 20,
+        "retire": {"rooms": [], "leftovers": []},
         **more,
     }
 

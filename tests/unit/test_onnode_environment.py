@@ -114,7 +114,7 @@ def small(tmp_path, uv) -> dict[str, Any]:
         "imports": ["small"],
         "user": "nobody",
         "need_bytes": 1,
-        "used_by": [],
+        "retire": {"rooms": [], "leftovers": []},
     }
 
 

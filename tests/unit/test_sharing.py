@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import os
 import tarfile
 from pathlib import Path
 
 import pytest
 
+from deploys.operations.llama_cpp import old_builds
 from gpuwright.sharing import Need, Part, parts
 from tests.unit.onnode_rig import put, run
 from tests.unit.test_onnode_build import spec
@@ -24,6 +26,18 @@ def test_of_equal_nodes_the_first_by_name_compiles_and_the_others_take():
 def test_a_node_that_has_the_build_hands_it_on_and_nobody_compiles():
     found = parts(needs(("a", "x", False), ("b", "x", True)), ())
     assert found == {"a": (Part.TAKES, False), "b": (Part.GIVES, False)}
+
+
+def test_the_control_machine_keeps_what_a_run_wants_and_the_newest_of_each_engine(tmp_path):
+    def packed(name, age):
+        path = tmp_path / f"{name}.tar"
+        path.touch()
+        os.utime(path, ns=(10**18 - age, 10**18 - age))
+        return path
+
+    llama = [packed(f"llama.cpp-b1143{number}-a", number) for number in range(5)]
+    packed("ik_llama.cpp-0.1.5-a", 9)
+    assert old_builds(tmp_path.glob("*.tar"), [llama[4]], 2) == [llama[2], llama[3]]
 
 
 def test_what_the_control_machine_holds_is_taken_from_there():
