@@ -63,6 +63,12 @@ class Ports(Section):
     section = "ports"
 
 
+class Addresses(Section):
+    """Addresses of the node that a service can be bound to, beside loopback."""
+
+    section = "addresses"
+
+
 class Systemd(Section):
     """Version, and whether PID 1 is systemd."""
 

@@ -16,6 +16,7 @@ from gpuwright.feature_choice import OFFLOAD
 from gpuwright.feature_rows import Grade
 from gpuwright.fitting import Candidate, best_fit, misfit, too_large
 from gpuwright.model_rows import CheckpointRow, ModelRow
+from gpuwright.named_files import adapter_reason
 from gpuwright.node_rules import disk_reason
 from gpuwright.pins import pinned_gpus
 from gpuwright.plan import Rejection
@@ -95,6 +96,7 @@ def _release_reason(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Reason
         or compat.c_library(host, release)
         or compat.python(host, release, tag, site.matrix)
         or compat.guarded(want, release)
+        or adapter_reason(want, host.named, release)
     )
     if reason is None and release.memory_model is MemoryModel.UNKNOWN:
         reason = Needs(

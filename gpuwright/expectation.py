@@ -12,6 +12,7 @@ from gpuwright.expected import Expected
 from gpuwright.host import Host
 from gpuwright.launch import Launch, launch
 from gpuwright.layout import Layout
+from gpuwright.named_files import namings
 from gpuwright.plan import Plan
 from gpuwright.units import render_unit
 from gpuwright.want import Want
@@ -44,6 +45,7 @@ def probe_spec(want: Want, *, verify: str, packages: Iterable[str]) -> dict[str,
         "bind": want.bind,
         "port": want.port,
         "packages": sorted(packages),
+        "named": {each.path: each.served for each in namings(want)},
         "disks": [layout.model_store, layout.engines, layout.cache],
         "verify": verify,
     }

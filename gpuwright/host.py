@@ -11,6 +11,7 @@ from typing import Any
 from gpuwright.cards import Gpu, read_cards
 from gpuwright.document import Reader
 from gpuwright.driver_state import DriverState
+from gpuwright.named_files import NamedFile, read_named
 from gpuwright.outfit import Outfit
 from gpuwright.quoting import quoted
 from gpuwright.refusals import HostError
@@ -112,7 +113,12 @@ class Host:
     systemd_version: int | None
     virtualization: str | None
     disks: dict[str, Disk | None]
+    addresses: tuple[str, ...] | None
+    """Those that a service may be bound to beside loopback; `::` where there is IPv6."""
     listeners: tuple[Listener, ...]
+    named: dict[str, NamedFile | None] | None
+    """Files that the want names; None for a path: nothing is there. A path that is absent, or None
+    altogether: nobody looked."""
     files: dict[str, Entry | None] | None
     """None for a path: nothing is there. None altogether: nobody could look."""
     stamps: dict[str, Any]
@@ -170,7 +176,9 @@ class Host:
             systemd_version=systemd.get("version", int),
             virtualization=virtualization,
             disks={path: _disk(entry) for path, entry in root.entries("disks")},
+            addresses=root.texts("addresses"),
             listeners=tuple(_listener(entry) for entry in root.children("ports")),
+            named=read_named(root),
             files=_files(ours),
             stamps=dict(ours.get("stamps", dict) or {}),
             partials=_partials(ours),

@@ -12,8 +12,10 @@ from gpuwright.engine_rows import BuildRow, ReleaseRow
 from gpuwright.host import Entry, Host, Listener
 from gpuwright.layout import Layout
 from gpuwright.model_rows import CheckpointRow
+from gpuwright.named_files import naming_reasons
 from gpuwright.onnode.machine import CONTAINERS
 from gpuwright.refusals import DiskTooSmall, GpusUnusable, Needs, PortTaken, Reason, Unlisted
+from gpuwright.remedies import Remedy
 from gpuwright.versions import at_least
 from gpuwright.want import Want
 
@@ -68,7 +70,9 @@ def _reasons(host: Host, want: Want, matrix: Matrix) -> Iterator[Reason]:
         yield Unlisted(subject=name, file="distros.yaml")
     if host.python is None or not at_least(host.python, MIN_PYTHON):
         yield Needs(subject="Python", needed=f">= {MIN_PYTHON}", found=host.python or "none")
+    yield from filter(None, (_bind_reason(host, want),))
     yield from _port_taken(host, want)
+    yield from naming_reasons(want, host.named)
     yield from _directory_reasons(host, want)
     yield from filter(None, (_uvm_reason(host, want),))
     yield from _mount_reasons(host, want)
@@ -163,6 +167,24 @@ def _directory_reason(subject: str, path: str, entry: Entry, *, chosen: bool) ->
             help=f"chmod o+rx {path}",
         )
     return None
+
+
+def _bind_reason(host: Host, want: Want) -> Reason | None:
+    """A service cannot listen on an address that is not the node's."""
+    known, bind = host.addresses, ip_address(want.bind)
+    if known is None or want.bind in known:
+        return None
+    if bind.version == 4 and (bind.is_loopback or bind.is_unspecified):
+        return None
+    if bind.is_loopback and "::" in known:
+        return None
+    every = "0.0.0.0"  # noqa: S104  said to people, and bound only if they want it
+    return Needs(
+        subject=f"bind {want.bind}",
+        needed=f"an address of the node: {', '.join(['127.0.0.1', *known])}, or {every} for all",
+        found="none of them",
+        help=Remedy(words="`bind: 127.0.0.1`, for this node alone", want=(("bind", "127.0.0.1"),)),
+    )
 
 
 def _port_taken(host: Host, want: Want) -> Iterator[Reason]:

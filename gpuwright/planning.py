@@ -19,6 +19,7 @@ from gpuwright.host import OWN_KERNEL
 from gpuwright.interpreters import interpreter
 from gpuwright.memory.request import Details, Figures
 from gpuwright.memory_request import SHARE_CAP
+from gpuwright.named_files import bases, lora_rank, unseen
 from gpuwright.pace import RAM_BYTES_PER_SECOND, tokens_per_second
 from gpuwright.plan import ModelFile, Plan, PlannedGpu, PlanWarning, Rejection, Speculation
 from gpuwright.refusals import gib
@@ -28,8 +29,6 @@ from gpuwright.want import Want
 from gpuwright.ways import taken_by_itself
 
 FEW_THREADS = 8
-LORA_RANK = 16
-"""vLLM's own bound where nobody says one: an adapter of a higher rank is refused by it."""
 _FIGURES = tuple(each.name for each in fields(Figures))
 
 
@@ -150,14 +149,15 @@ def _words(site: Site, best: Candidate, support: FeatureSupport) -> dict[str, st
         words["draft_tokens"] = str(chosen.drafting.tokens + 1)
     if support.words:
         words["grammar"] = site.want.structured_output or support.words[0]
-    words |= _brought(site.want)
+    words |= _brought(site)
     if best.layers_in_ram:
         words["layers"] = str(best.layers_in_ram)
     return words
 
 
-def _brought(want: Want) -> dict[str, str]:
+def _brought(site: Site) -> dict[str, str]:
     """Placeholders of what the operator brings."""
+    want = site.want
     adapters = want.lora or {}
     return {
         "images": str(want.images_per_prompt or 1),
@@ -165,7 +165,7 @@ def _brought(want: Want) -> dict[str, str]:
         "adapters": str(len(adapters)),
         # Requests without an adapter take a place of the batch, too.
         "adapters_and_none": str(len(adapters) + 1),
-        "lora_rank": str(want.max_lora_rank or LORA_RANK),
+        "lora_rank": str(lora_rank(want, site.host.named)),
         "lora_files": ",".join(adapters.values()),
     }
 
@@ -180,6 +180,17 @@ def _assumed(site: Site, best: Candidate) -> Iterator[str]:
         yield f"RAM: read at {RAM_BYTES_PER_SECOND // 10**9} GB/s, as two channels of DDR5-4800 are"
     if LORA in chosen.features:
         yield "LoRA adapters: what they take of the cards is not reckoned"
+    yield from unseen(site.want, site.host.named)
+
+
+def _same_model(chosen: Combination, base: str) -> bool:
+    """Whether an adapter's own word for its model names the model that is served: by the hub, or
+    by a directory of that name."""
+    model = chosen.model
+    repos = [each.repo or "" for each in model.checkpoints]
+    known = {each.lower() for each in (model.id, model.name, *model.aliases, *repos)}
+    said = base.lower().rstrip("/")
+    return said in known or said.rpartition("/")[2] in {each.rpartition("/")[2] for each in known}
 
 
 def _reasons(site: Site, best: Candidate) -> Iterator[str]:
@@ -312,6 +323,9 @@ def _remarks(site: Site, best: Candidate, details: Details) -> Iterator[str]:
         yield "`gpus: none`: the card of this node stays unused"
     if not chosen.gpus and "avx2" not in host.cpu_flags:
         yield "the CPU has no avx2: answers will be slow"
+    for name, base in bases(want, host.named):
+        if not _same_model(chosen, base):
+            yield f"lora {name}: made for {base}, served on {chosen.model.id}"
     layout = want.layout
     for path in (layout.model_store, layout.cache, layout.engines):
         if host.disks.get(path) is None:

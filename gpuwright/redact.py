@@ -20,7 +20,7 @@ _PUBLIC = re.compile(
 )
 _SENTENCES = frozenset(("notes", "detail", "error", "about"))
 """Keys of text for people, in which anything may be named."""
-_ADDRESSES = frozenset(("address", "bind"))
+_ADDRESSES = frozenset(("address", "addresses", "bind"))
 _ACCOUNTS = frozenset(("root", "gpuwright", "nobody", "nogroup", "users"))
 _URL_HOST = re.compile(
     r"([a-z][a-z0-9+.-]*://)(?:[^\s/?#]*@)?(\[[^\]]*\]|[^\s/:?#]+)", re.IGNORECASE

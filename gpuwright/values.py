@@ -210,10 +210,15 @@ def read_served_path(value: object) -> str:
         raise ValueError(
             f"{quoted(path)} needs an absolute path of letters, digits and . _ / + - alone"
         )
-    for place in _HIDDEN:
-        if f"{path}/".startswith(f"{place}/"):
-            raise ValueError(f"{quoted(path)} is hidden from the service, as all of {place} is")
+    place = hidden_from_services(path)
+    if place is not None:
+        raise ValueError(f"{quoted(path)} is hidden from the service, as all of {place} is")
     return path
+
+
+def hidden_from_services(path: str) -> str | None:
+    """The directory above `path`, or itself, that a service does not see as the node has it."""
+    return next((place for place in _HIDDEN if f"{path}/".startswith(f"{place}/")), None)
 
 
 _MOST_ADAPTERS = 16

@@ -30,6 +30,7 @@ from gpuwright.onnode.machine import (
     systemd,
     virtualization,
 )
+from gpuwright.onnode.named import named
 from gpuwright.onnode.outcome import NodeError, clean, sentence
 from gpuwright.onnode.owned import census, user
 from gpuwright.onnode.sections import SECTIONS, UNKNOWN, asked_disks, filesystems
@@ -75,6 +76,7 @@ _NOTHING_KNOWN: dict[str, Any] = {
     "systemd": {"version": None, "running": None},
     "virtualization": None,
     "disks": None,
+    "named": None,
     "ports": None,
     "packages": None,
     "ours": dict.fromkeys(("user", "files", "stamps", "partials", "service", *KEYS)),
@@ -192,7 +194,8 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
 
     spec: `layout` (the fields of Layout), `service`, `bind`, `port`, `packages`, `disks`,
     `verify` ("quick": hash files up to 1 MiB; "full": every file), `sections` (None: all),
-    `paths` (more files to look at), `root` (another tree to look at, for tests).
+    `paths` (more files to look at), `named` (path -> whether the service reads it, else root),
+    `root` (another tree to look at, for tests).
     """
     began = time.monotonic()
     tree = Tree(str(spec.get("root") or "/"))
@@ -221,6 +224,7 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     look.section("memory", lambda: memory(tree))
     look.section("virtualization", lambda: virtualization(tree))
     look.section("disks", lambda: asked_disks(tree, spec.get("disks") or [], look.notes))
+    look.section("named", lambda: named(tree, spec.get("named") or {}, look.notes))
     look.section("filesystems", lambda: filesystems(tree, look.notes))
     for name, work in SECTIONS.items():
         look.section(name, partial(work, tree))

@@ -10,6 +10,7 @@ from gpuwright.onnode.children import start, value
 from gpuwright.onnode.disks import REMOTE, disk, mounted, rooms, unknown_disk
 from gpuwright.onnode.driver import driver
 from gpuwright.onnode.machine import CONTAINERS, virtualization
+from gpuwright.onnode.network import addresses
 from gpuwright.onnode.settings import clock, firewall, settings
 from gpuwright.onnode.toolchain import compilers, pythons, toolkits
 from gpuwright.onnode.topology import iommu, numa
@@ -24,6 +25,7 @@ SECTIONS: dict[str, Callable[[Tree], Any]] = {
     "pythons": pythons,
     "compilers": compilers,
     "toolkits": toolkits,
+    "addresses": addresses,
     "firewall": firewall,
     "clock": clock,
     "settings": settings,
@@ -43,6 +45,7 @@ UNKNOWN: dict[str, Any] = {
     "pythons": None,
     "compilers": None,
     "toolkits": None,
+    "addresses": None,
     "firewall": {"kind": None, "active": None},
     "clock": {"time": None, "synchronized": None, "timezone": None},
     "settings": {"proxies": None, "apt_mirrors": None, "pip_index": None},

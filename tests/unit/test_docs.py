@@ -124,6 +124,8 @@ NODE = {
     "/proc/1/comm": "systemd\n",
     "/proc/cpuinfo": "model name\t: A CPU\nflags\t: avx2\n",
     "/proc/self/mountinfo": "1 0 8:1 / / rw - ext4 /dev/sda rw\n",
+    "/proc/net/fib_trie": "Local:\n  |-- 10.0.0.1\n     /32 host LOCAL\n",
+    "/srv/tone/adapter_config.json": '{"use_dora": true}',
     "/proc/77/environ": "GPUWRIGHT_PLAN=abc\0",
     "/run/systemd/system/x": "",
     "/sys/bus/pci/devices/0000:01:00.0/class": "0x030000\n",
@@ -144,7 +146,7 @@ NODE = {
     "/etc/environment": "http_proxy=http://proxy:1\n",
     "/etc/apt/sources.list": "deb http://mirror/debian x main\n",
 }
-OPEN = {"disks", "packages", "ours.files", "ours.stamps", "ours.partials"}
+OPEN = {"disks", "named", "packages", "ours.files", "ours.stamps", "ours.partials"}
 """Mappings whose keys are names from the node, not ours."""
 
 
@@ -162,7 +164,13 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "LD_LIBRARY_PATH": str(rigs.build(folder / "library")),
         "NVML_SCENARIO": str(tools / "scenario"),
     }
-    spec = {"root": str(root), "service": "llm", "disks": ["/"], "packages": ["cmake"]}
+    spec = {
+        "root": str(root),
+        "service": "llm",
+        "disks": ["/"],
+        "packages": ["cmake"],
+        "named": {"/srv/tone": True},
+    }
     with site(lambda exchange: exchange.reply_json({"data": [{"id": "a"}]})) as engine:
         listen(root, engine.port, "gpuwright-llm.service")
         answer, finished = run("probe", spec | {"port": engine.port}, environment=environment)

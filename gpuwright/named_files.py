@@ -1,0 +1,257 @@
+"""Files on a node that a want names: whether they are there, readable for who reads them, and what
+an engine can use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpuwright.document import Reader
+from gpuwright.engine_rows import ReleaseRow
+from gpuwright.quoting import clipped
+from gpuwright.refusals import Needs, Reason
+from gpuwright.remedies import Remedy
+from gpuwright.values import LORA_RANKS, hidden_from_services
+from gpuwright.want import Want
+
+LORA_RANK = 16
+"""vLLM's own bound where nobody says one: an adapter of a higher rank is refused by it."""
+_MOST_TEMPLATE_BYTES = 1 << 20
+_GGUF, _PEFT = "gguf", "peft"
+_FORMS = {
+    _GGUF: "a GGUF file",
+    _PEFT: "a directory with adapter_config.json",
+    None: "neither a GGUF file nor a directory with adapter_config.json",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adapter:
+    """What an adapter says of itself; None where it does not."""
+
+    format: str
+    rank: int | None
+    """The highest of its layers."""
+    base: str | None
+    """The model that it was made for, as its maker wrote it."""
+    beyond: tuple[str, ...]
+    """Settings by which it is more than two small matrices for each layer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NamedFile:
+    """What is at a path. `barred` is what keeps its reader out; `resolved` has no links in it."""
+
+    type: str | None
+    bytes: int | None
+    resolved: str
+    barred: str | None
+    adapter: Adapter | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Naming:
+    """A path that a want names: by which key, what must be there, and who reads it."""
+
+    key: str
+    path: str
+    types: tuple[str, ...]
+    served: bool
+    """Whether the service itself reads it, else root."""
+
+    @property
+    def subject(self) -> str:
+        return f"{self.key} {self.path}"
+
+
+def namings(want: Want) -> Iterator[Naming]:
+    """Every path of the want that must stand on the node before anything is done."""
+    if want.chat_template is not None:
+        yield Naming(key="chat_template", path=want.chat_template, types=("file",), served=True)
+    for name, path in (want.lora or {}).items():
+        yield Naming(key=f"lora {name}", path=path, types=("dir", "file"), served=True)
+    if want.ca_bundle is not None:
+        yield Naming(key="ca_bundle", path=want.ca_bundle, types=("file",), served=False)
+    if want.python_offline is not None:
+        yield Naming(key="python_offline", path=want.python_offline, types=("dir",), served=False)
+    for place in want.python_find_links or ():
+        if place.startswith("/"):
+            types = ("dir", "file")
+            yield Naming(key="python_find_links", path=place, types=types, served=False)
+
+
+def read_named(root: Reader) -> dict[str, NamedFile | None] | None:
+    """The section of a document; None altogether where nobody looked."""
+    if root.get("named", dict, None) is None:
+        return None
+    return {
+        path: None if entry is None else _file(Reader(entry.value, entry.path, unknown=True))
+        for path, entry in root.entries("named")
+    }
+
+
+def _file(entry: Reader) -> NamedFile:
+    told = entry.get("adapter", dict)
+    return NamedFile(
+        type=entry.get("type", str),
+        bytes=entry.count("bytes"),
+        resolved=entry.get("resolved", str) or "",
+        barred=entry.get("barred", str),
+        adapter=None if told is None else _adapter(Reader(told, entry.at("adapter"), unknown=True)),
+    )
+
+
+def _adapter(told: Reader) -> Adapter:
+    return Adapter(
+        format=told.get("format", str) or "",
+        rank=told.count("rank"),
+        base=told.get("base", str),
+        beyond=told.texts("beyond") or (),
+    )
+
+
+Files = dict[str, NamedFile | None]
+
+
+def naming_reasons(want: Want, files: Files | None) -> Iterator[Reason]:
+    """What is wrong with each path that the want names, whatever engine is chosen."""
+    for naming in namings(want):
+        if files is None or naming.path not in files:
+            continue
+        reason = _reason(naming, files[naming.path])
+        if reason is not None:
+            yield reason
+    yield from _rank_reasons(want, files)
+
+
+def _reason(naming: Naming, found: NamedFile | None) -> Reason | None:
+    wanted = " or ".join({"file": "a file", "dir": "a directory"}[each] for each in naming.types)
+    if found is None:
+        return Needs(subject=naming.subject, needed=wanted, found="nothing")
+    hidden = hidden_from_services(found.resolved) if naming.served else None
+    if hidden is not None:
+        return Needs(
+            subject=naming.subject,
+            needed=f"a path that the service sees: all of {hidden} is hidden from it",
+            found=f"a link to {clipped(found.resolved)}",
+        )
+    if found.barred is not None:
+        who = "the service's user" if naming.served else "root"
+        return Needs(
+            subject=naming.subject,
+            needed=f"to be readable for {who}",
+            found=f"{clipped(found.barred)} is not",
+            help=_opening(naming, found) if naming.served else None,
+        )
+    if found.type not in naming.types:
+        other = {"file": "a file", "dir": "a directory"}.get(found.type or "", "another kind")
+        return Needs(subject=naming.subject, needed=wanted, found=other)
+    if naming.key == "chat_template" and not 0 < (found.bytes or 0) <= _MOST_TEMPLATE_BYTES:
+        return Needs(
+            subject=naming.subject,
+            needed=f"a template of 1 to {_MOST_TEMPLATE_BYTES:,} bytes",
+            found=f"{found.bytes or 0:,} bytes",
+        )
+    return None
+
+
+def _opening(naming: Naming, found: NamedFile) -> str:
+    """The command that lets the service's user in."""
+    assert found.barred is not None
+    if naming.path.startswith(f"{found.barred.rstrip('/')}/"):
+        return f"chmod o+x {found.barred}"
+    folder = found.barred == naming.path and found.type == "dir"
+    return f"chmod o+{'rx' if folder else 'r'} {found.barred}"
+
+
+def _adapters(want: Want, files: Files | None) -> Iterator[tuple[str, str, NamedFile]]:
+    """Name, path and file of each adapter that was looked at and is there."""
+    for name, path in (want.lora or {}).items():
+        found = (files or {}).get(path)
+        if found is not None:
+            yield name, path, found
+
+
+def _rank_reasons(want: Want, files: Files | None) -> Iterator[Reason]:
+    for name, path, found in _adapters(want, files):
+        rank = found.adapter.rank if found.adapter is not None else None
+        most = want.max_lora_rank
+        if rank is None or most is None or rank <= most:
+            continue
+        fitting = next((each for each in LORA_RANKS if each >= rank), None)
+        yield Needs(
+            subject=f"lora {name} {path}",
+            needed=f"max_lora_rank of at least {rank}",
+            found=str(most),
+            help=None
+            if fitting is None
+            else Remedy(words=f"`max_lora_rank: {fitting}`", want=(("max_lora_rank", fitting),)),
+        )
+
+
+def lora_rank(want: Want, files: Files | None) -> int:
+    """The rank that engines are told: the pin, or the lowest that holds every adapter."""
+    if want.max_lora_rank is not None:
+        return want.max_lora_rank
+    ranks = [
+        found.adapter.rank or 0
+        for _, _, found in _adapters(want, files)
+        if found.adapter is not None
+    ]
+    highest = max(ranks, default=0) or LORA_RANK
+    return next((each for each in LORA_RANKS if each >= highest), LORA_RANKS[-1])
+
+
+def adapter_reason(want: Want, files: Files | None, release: ReleaseRow) -> Reason | None:
+    """Why `release` cannot use an adapter as it is; None where it can, or nobody looked."""
+    form = _GGUF if _GGUF in release.formats else _PEFT
+    for name, path, found in _adapters(want, files):
+        subject = f"lora {name} {path} under {release.engine}"
+        adapter = found.adapter
+        if adapter is None or adapter.format != form:
+            held = _FORMS[adapter.format if adapter is not None else None]
+            return Needs(subject=subject, needed=_FORMS[form], found=held, row=release.id)
+        if adapter.beyond:
+            return Needs(
+                subject=subject,
+                needed="an adapter of two matrices for each layer",
+                found=f"{', '.join(adapter.beyond)} in its configuration",
+                row=release.id,
+            )
+        if form == _PEFT and adapter.rank is None:
+            return Needs(
+                subject=subject,
+                needed="a rank in its adapter_config.json",
+                found="none",
+                row=release.id,
+            )
+        if (adapter.rank or 0) > LORA_RANKS[-1]:
+            return Needs(
+                subject=subject,
+                needed=f"a rank of at most {LORA_RANKS[-1]}",
+                found=str(adapter.rank),
+                row=release.id,
+            )
+    return None
+
+
+def unseen(want: Want, files: Files | None) -> Iterator[str]:
+    """A sentence for each path that nobody looked at."""
+    for naming in namings(want):
+        if files is None or naming.path not in files:
+            yield f"{naming.subject}: taken to be there and readable, as nobody has looked"
+
+
+def bases(want: Want, files: Files | None) -> Iterator[tuple[str, str]]:
+    """Name of each adapter that says which model it was made for, and that model."""
+    for name, _, found in _adapters(want, files):
+        if found.adapter is not None and found.adapter.base:
+            yield name, found.adapter.base
+
+
+def adapter_bytes(want: Want, files: Files | None) -> int | None:
+    """Bytes of all adapters' files; None where one was not looked at."""
+    sizes = [found.bytes for _, _, found in _adapters(want, files)]
+    if len(sizes) < len(want.lora or {}) or None in sizes:
+        return None
+    return sum(size or 0 for size in sizes)

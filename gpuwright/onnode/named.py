@@ -1,0 +1,136 @@
+"""Files that an operator names in a want: what is there, and whether who reads them may.
+
+Nothing but the kernel knows the latter, with links, groups and access lists: a child becomes the
+reader and tries.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import stat
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from gpuwright.onnode.children import start, value
+from gpuwright.onnode.outcome import clean
+from gpuwright.onnode.owned import USER
+from gpuwright.onnode.tree import Tree
+
+_SECONDS = 3.0
+_MOST_NAMES = 1000
+_NOBODY = 65534
+_CONFIGURATION = "adapter_config.json"
+_GGUF = b"GGUF"
+_BEYOND = ("use_dora", "lora_bias", "modules_to_save", "layer_replication", "use_qalora")
+"""Settings of an adapter that make more of it than two small matrices for each layer."""
+
+
+def named(tree: Tree, asked: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+    """Each path of `asked`, which says by path whether the service itself reads it, else root."""
+    found: dict[str, Any] = {}
+    for served in (False, True):
+        paths = [path for path in asked if bool(asked[path]) is served]
+        if not paths:
+            continue
+        told = value(start(partial(_look, tree, paths, served), _SECONDS))
+        if not isinstance(told, dict):
+            notes.append("named: a filesystem does not answer")
+            told = {}
+        # What nobody could look at has no entry; null is that nothing is there.
+        found.update(told)
+    return found
+
+
+def _look(tree: Tree, paths: list[str], served: bool) -> dict[str, Any]:
+    if served and tree.is_node and os.geteuid() == 0:
+        _become(USER)
+    return {path: _entry(tree, path) for path in paths}
+
+
+def _become(name: str) -> None:
+    """The user `name` for good; nobody where there is none yet, as who will be made then has no
+    more rights."""
+    try:
+        user = pwd.getpwnam(name)
+        os.initgroups(name, user.pw_gid)
+        group, number = user.pw_gid, user.pw_uid
+    except KeyError:
+        os.setgroups([])
+        group = number = _NOBODY
+    os.setresgid(group, group, group)
+    os.setresuid(number, number, number)
+
+
+def _entry(tree: Tree, path: str) -> dict[str, Any] | None:
+    place = tree.at(path)
+    barred = next((each for each in _above(path) if not _enters(tree.at(each))), None)
+    found = None
+    if barred is None:
+        try:
+            found = os.stat(place)
+        except PermissionError:
+            barred = path
+        except OSError:
+            return None
+    entry: dict[str, Any] = {
+        "type": None,
+        "bytes": None,
+        "resolved": clean(os.path.realpath(place)[len(tree.root) :], 4096),
+        "barred": barred,
+        "adapter": None,
+    }
+    if found is not None and stat.S_ISREG(found.st_mode):
+        entry.update(type="file", bytes=found.st_size)
+        head = tree.data(path, len(_GGUF))
+        entry["barred"] = None if head is not None else path
+        if head == _GGUF:
+            entry["adapter"] = _adapter("gguf")
+    elif found is not None and stat.S_ISDIR(found.st_mode):
+        names = tree.names(path, _MOST_NAMES)
+        entry.update(type="dir", bytes=0)
+        entry["barred"] = None if os.access(place, os.R_OK | os.X_OK) else path
+        for name in names:
+            with contextlib.suppress(OSError):
+                inner = os.stat(f"{place}/{name}")
+                if stat.S_ISREG(inner.st_mode):
+                    entry["bytes"] += inner.st_size
+                    if not os.access(f"{place}/{name}", os.R_OK):
+                        entry["barred"] = entry["barred"] or clean(f"{path}/{name}", 4096)
+        if _CONFIGURATION in names:
+            entry["adapter"] = _read(tree.parsed(f"{path}/{_CONFIGURATION}"))
+    elif found is not None:
+        entry.update(type="other")
+    return entry
+
+
+def _above(path: str) -> Iterator[str]:
+    """Directories that lead to `path`, the root first."""
+    parts = path.strip("/").split("/")[:-1]
+    for count in range(len(parts) + 1):
+        yield "/" + "/".join(parts[:count])
+
+
+def _enters(place: str) -> bool:
+    return not os.path.isdir(place) or os.access(place, os.X_OK)
+
+
+def _adapter(form: str) -> dict[str, Any]:
+    return {"format": form, "rank": None, "base": None, "beyond": []}
+
+
+def _read(told: object) -> dict[str, Any]:
+    """An adapter's own configuration, as PEFT writes it: `rank` is its highest."""
+    found = _adapter("peft")
+    if not isinstance(told, dict):
+        return found
+    pattern = told.get("rank_pattern")
+    ranks = [told.get("r"), *(pattern.values() if isinstance(pattern, dict) else ())]
+    whole = [rank for rank in ranks if type(rank) is int and 0 < rank < 1 << 20]
+    base = told.get("base_model_name_or_path")
+    found["rank"] = max(whole) if whole else None
+    found["base"] = clean(base, 200) if isinstance(base, str) else None
+    found["beyond"] = [name for name in _BEYOND if told.get(name)]
+    return found
