@@ -11,8 +11,8 @@ from gpuwright.expectation import expectation
 from gpuwright.host import Host
 from gpuwright.interpreters import Interpreter, interpreter
 from gpuwright.load import load_matrix
-from gpuwright.onnode.environment import named_line, reasons
 from gpuwright.onnode.proving import versions_differ
+from gpuwright.onnode.uv import named_line, reasons
 from gpuwright.plan import Plan
 from gpuwright.refusals import MatrixError, Refusal
 from gpuwright.rehearsals import rehearsal_spec

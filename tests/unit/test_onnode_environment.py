@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from gpuwright.environments import _listing
-from gpuwright.onnode.environment import Installation, main, standing
+from gpuwright.onnode.environment import main, standing
 from gpuwright.onnode.outcome import NodeError
 from gpuwright.onnode.stamps import HASHED_BYTES
+from gpuwright.onnode.uv import Uv
 from gpuwright.python_rows import PythonRow
 from tests.lab.hub import Hub
 
@@ -49,7 +50,7 @@ def archive(tmp_path_factory) -> Path:
     return path
 
 
-def work_with(tmp_path, uv, mirror, sha256) -> Installation:
+def work_with(tmp_path, uv, mirror, sha256) -> Uv:
     row = PythonRow(
         id="test",
         python=VERSION,
@@ -75,7 +76,7 @@ def work_with(tmp_path, uv, mirror, sha256) -> Installation:
         },
     }
     (tmp_path / "engines").mkdir(exist_ok=True)
-    return Installation(spec, 0)
+    return Uv(spec, f"{spec['engine_dir']}.partial", 0)
 
 
 def copied(uv: Path, to: Path) -> Path:
