@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwright import questions
+from tools.lock_resolve import LockError
 from tools.package_index import PackageIndex, UvError, uv
 from tools.standins import SOURCES, build_driver, build_nvml, scenario
 
@@ -51,6 +52,8 @@ TOOLCHAINS: dict[str, dict[str, Toolchain]] = {
     },
     "sglang": {"none": Toolchain(nvcc=False), "nvcc": Toolchain(nvcc=True)},
 }
+"""Of the engines that have records."""
+_PLAIN = Toolchain(nvcc=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,8 +97,9 @@ class EngineEnvironment:
             scenario(f"Stand-in {capability}", capability, memory_gib, cards=cards),
             encoding="utf-8",
         )
+        program = SOURCES / f"{self.engine.replace('-', '_')}_questions.py"
         done = subprocess.run(
-            [str(self.python), str(SOURCES / f"{self.engine}_questions.py")],
+            [str(self.python), str(program)],
             input=json.dumps(questions),
             env=self._variables(toolchain, capability, rig, cards, memory_gib),
             capture_output=True,
@@ -121,7 +125,7 @@ class EngineEnvironment:
         }
         if self.cuda is None:
             return common | {"PATH": ":".join([str(self.directory / "venv/bin"), *path])}
-        kind = TOOLCHAINS[self.engine][toolchain]
+        kind = TOOLCHAINS.get(self.engine, {}).get(toolchain, _PLAIN)
         toolkit = self.directory / ("cuda" if kind.nvcc else "no-cuda")
         if kind.nvcc:
             path = [str(toolkit / "bin"), str(self.directory / "venv/bin"), *path]
@@ -207,7 +211,8 @@ def _stand_in(directory: Path, *, driver: bool) -> None:
 def _toolkit_header(venv: Path) -> Path:
     """The CUDA runtime wheel's own cuda.h; else Triton's copy, which names fewer functions."""
     packages = next(venv.glob("lib/python*/site-packages"))
-    for pattern in ("nvidia/cu*/include/cuda.h", "nvidia/*/include/cuda.h"):
+    triton = "triton/backends/nvidia/include/cuda.h"
+    for pattern in ("nvidia/cu*/include/cuda.h", "nvidia/*/include/cuda.h", triton):
         for header in sorted(packages.glob(pattern)):
             return header
-    return packages / "triton/backends/nvidia/include/cuda.h"
+    raise LockError("no cuda.h in what was installed: that is no build for CUDA")

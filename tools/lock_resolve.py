@@ -17,17 +17,22 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from gpuwright.lock_rows import ConstraintRow
-from tools.package_index import PackageIndex, UvError, uv
+from tools.package_index import PackageIndex, UvError, bytes_at, uv
 
 _OLD_NAMES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _FLOORS = (17, 28, *range(31, 41))
 """C libraries that uv knows as platforms: 2.17 and so on."""
+_UNREACHED = "Failed to fetch"
 Versions = dict[str, str]
 """Name of a package -> its version."""
 
 
 class LockError(Exception):
     """There is no such lock; the text says which line of it, and why."""
+
+
+class UnreachedError(LockError):
+    """An index did not answer: nothing is known of what it has."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +93,8 @@ def lowest(
         tried = dataclasses.replace(inputs, glibc=f"2.{minor}")
         try:
             return tried, resolve(tried, index, scratch, base)
+        except UnreachedError:
+            raise
         except LockError as error:
             first = first or error
     raise first or LockError(f"{inputs.id}: C library {inputs.glibc} is newer than any known here")
@@ -116,10 +123,11 @@ def resolve(
         try:
             uv("pip", "compile", "-q", *options, "-o", str(out), str(asked), index=index)
         except UvError as error:
-            raise LockError(f"{inputs.id}, Python {python}: {error}") from error
+            kind = UnreachedError if _UNREACHED in str(error) else LockError
+            raise kind(f"{inputs.id}, Python {python}: {error}") from error
         with out.open("rb") as file:
             packages = tomllib.load(file)["packages"]
-        wheels = list(_wheels(inputs, python, packages))
+        wheels = list(_wheels(inputs, python, packages, index))
         found[python] = {wheel.name: wheel for wheel in wheels}
     return found
 
@@ -184,7 +192,9 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _wheels(inputs: LockInputs, python: str, packages: Sequence[dict[str, Any]]) -> Iterator[Wheel]:
+def _wheels(
+    inputs: LockInputs, python: str, packages: Sequence[dict[str, Any]], index: PackageIndex
+) -> Iterator[Wheel]:
     environment = {
         "python_version": python,
         "python_full_version": f"{python}.0",
@@ -210,13 +220,16 @@ def _wheels(inputs: LockInputs, python: str, packages: Sequence[dict[str, Any]])
                 f"{inputs.architecture}, C library {inputs.glibc}"
             )
         _, url, entry = ranked[0]
-        size = entry.get("size") or Path(unquote(urlsplit(url).path)).stat().st_size
+        local = urlsplit(url).scheme == "file"
+        size = entry.get("size") or (
+            Path(unquote(urlsplit(url).path)).stat().st_size if local else bytes_at(url, index)
+        )
         yield Wheel(
             name=canonicalize_name(package["name"]),
             version=package["version"],
             sha256=entry["hashes"]["sha256"],
             bytes=size,
-            local=urlsplit(url).scheme == "file",
+            local=local,
         )
 
 

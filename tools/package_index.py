@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import ssl
 import subprocess
 import sys
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwright.python_index import default_index_url
 
+_SECONDS = 30
+"""How long a server may say nothing."""
+
 
 class UvError(Exception):
-    """uv ended badly; the text is what it said."""
+    """uv ended badly; the text is what it said, in one line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +80,28 @@ def index_of(told: argparse.Namespace, *, pip_folders: bool = False) -> PackageI
     )
 
 
+def bytes_at(url: str, index: PackageIndex) -> int:
+    """Size of a file that its index's page does not tell; UvError where its server does not."""
+    variables = index.variables()
+    context = ssl.create_default_context(cafile=variables.get("SSL_CERT_FILE"))
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.HTTPSHandler(context=context)]
+    if index.proxy is not None:
+        handlers.append(urllib.request.ProxyHandler({"http": index.proxy, "https": index.proxy}))
+    asked = urllib.request.Request(url, method="HEAD")
+    try:
+        with urllib.request.build_opener(*handlers).open(asked, timeout=_SECONDS) as answer:
+            return int(answer.headers["Content-Length"])
+    except (OSError, TypeError, ValueError) as error:
+        raise UvError(f"{url}: its size is not told: {error}") from error
+
+
+def _one_line(said: str) -> str:
+    """A chain of causes, or a paragraph, as one line."""
+    lines = (line.strip() for line in said.splitlines())
+    words = (re.sub(r"^(error|cause):\s*", "", line) for line in lines if line)
+    return ": ".join(words)
+
+
 def uv(*arguments: str, index: PackageIndex | None = None, cache: Path | None = None) -> str:
     """What uv said on standard output; UvError where it ended badly."""
     variables = index.variables() if index else dict(os.environ)
@@ -88,5 +116,5 @@ def uv(*arguments: str, index: PackageIndex | None = None, cache: Path | None = 
         check=False,
     )
     if done.returncode != 0:
-        raise UvError(done.stderr.strip())
+        raise UvError(_one_line(done.stderr))
     return done.stdout

@@ -39,10 +39,10 @@ def row(package, specifier="", *, left_out=False):
     )
 
 
-def wheel(folder, name, version, *, needs=(), tags="py3-none-any", body="") -> None:
+def wheel(folder, name, version, *, needs=(), tags="py3-none-any", body="", files=None) -> None:
     info = f"{name}-{version}.dist-info"
     files = {
-        f"{name}.py": f"VERSION = {version!r}\n{body}",
+        **({f"{name}.py": f"VERSION = {version!r}\n{body}"} if files is None else files),
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
         + "".join(f"Requires-Dist: {each}\n" for each in needs),
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tags}\n",
