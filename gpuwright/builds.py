@@ -70,6 +70,10 @@ class Build:
         return self.toolchain.toolkit.runtime_packages if self.toolchain else ()
 
     @property
+    def repository(self) -> str | None:
+        return self.toolchain.toolkit.repository if self.toolchain else None
+
+    @property
     def libraries(self) -> tuple[str, ...]:
         """Those of the toolkit that lie beside the binary; below the toolkit's directory."""
         return self.toolchain.toolkit.libraries if self.toolchain else ()
@@ -96,6 +100,7 @@ def content_key(
     platform: str,
     target: str,
     toolkit: str | None = None,
+    additions: Mapping[str, tuple[str, ...]] | None = None,
 ) -> str:
     """Twelve hex digits over the source's hash, the flags, the compiler and the platform.
 
@@ -112,6 +117,8 @@ def content_key(
     }
     if toolkit is not None:
         content["toolkit"] = toolkit
+    if additions:
+        content["additions"] = dict(additions)
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -158,6 +165,7 @@ def build_of(
             platform=f"{distro.id}-{node.architecture}",
             target=recipe.target,
             toolkit=f"{found.toolkit.id}-{found.key}" if found else None,
+            additions=recipe.additions,
         ),
         recipe=recipe,
         cmake_args=arguments,
@@ -186,6 +194,7 @@ def build_spec(expected: Expected, build: Build, want: Want, *, verify: str) -> 
         "archive": f"{cache}/sources/{build.archive.path}",
         "sha256": build.archive.sha256,
         "source_subdir": recipe.source_subdir,
+        "additions": recipe.additions,
         "lock": f"{RUNTIME}/{expected.engine_dir.rsplit('/', 1)[-1]}.lock",
         "work_dir": f"{cache}/build",
         "ccache_dir": f"{cache}/ccache",

@@ -45,8 +45,9 @@ Build = tuple[ReleaseRow, BuildTagRow]
 
 def builds(site: Site, *, superseded: bool = False) -> tuple[list[Build], list[Failure]]:
     """Builds that run here, in the matrix's order, and why the others do not: of each engine only
-    the newest runs, and an older one where it has code for more of the cards, or `superseded`."""
-    current: dict[tuple[str, Device], tuple[str, frozenset[str]]] = {}
+    the newest runs, and an older one where it has code for more of the cards, or is the first that
+    can be applied, or `superseded`."""
+    current: dict[tuple[str, Device], tuple[str, frozenset[str], bool]] = {}
     running: list[Build] = []
     failures: list[Failure] = []
     for release in site.matrix.releases:
@@ -57,12 +58,14 @@ def builds(site: Site, *, superseded: bool = False) -> tuple[list[Build], list[F
             reason = _release_reason(site, release, tag)
             newer = current.get((release.engine, tag.device))
             covered = _covered(site, release, tag) if reason is None else frozenset()
-            if reason is None and newer and covered <= newer[1] and not superseded:
-                reason = Superseded(by=newer[0], row=release.id)
+            if reason is None and newer and not superseded:
+                by, had, applicable = newer
+                if covered <= had and tag.applicable <= applicable:
+                    reason = Superseded(by=by, row=release.id)
             if reason is not None:
                 failures.append(Failure(label=label, reason=reason, of_model=False))
                 continue
-            current[(release.engine, tag.device)] = (label, covered)
+            current[(release.engine, tag.device)] = (label, covered, tag.applicable)
             running.append((release, tag))
     return running, failures
 

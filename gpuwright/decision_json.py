@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from gpuwright.launch import Launch, launch
+from gpuwright.launch import GGUF_ENGINES, Launch, launch
 from gpuwright.layout import Layout
 from gpuwright.plan import KV_CACHE, WEIGHTS, Plan
 from gpuwright.refusals import Refusal
@@ -92,7 +92,7 @@ def example_launch(plan: Plan, layout: Layout) -> Launch:
     """The command of a plan that nobody has applied: KEY and MODEL.gguf stand for names that
     installing it would settle."""
     model_path = layout.checkpoint_dir(plan.checkpoint)
-    if plan.engine == "llama.cpp":
+    if plan.engine in GGUF_ENGINES:
         model_path += f"/{plan.files[0].path}" if plan.files else "/MODEL.gguf"
     engine_dir = layout.engine_dir(plan.engine, plan.release, "KEY")
     return launch(plan, layout, model_path, engine_dir)

@@ -29,12 +29,15 @@ class DriverState:
     fabric_manager: bool | None = None
     """Their manager runs."""
     fabric_version: str | None = None
+    packaged: bool | None = None
+    """It came as packages of the distribution, or of a repository that the node has."""
 
     @classmethod
     def read(cls, root: Reader, kernel: str | None) -> DriverState:
         """Of a whole document; one that says nothing of a driver is all unknown."""
         entry = Reader(root.get("driver", dict, None) or {}, root.at("driver"), unknown=True)
         fabric = entry.child("fabric_manager")
+        packages = entry.get("packages", list)
         builds = [one for one in entry.children("dkms") if one.get("state", str) == "failed"]
         return cls(
             flavour=entry.get("flavour", str),
@@ -56,6 +59,7 @@ class DriverState:
             switches=fabric.get("needed", bool),
             fabric_manager=fabric.get("active", bool),
             fabric_version=fabric.get("version", str),
+            packaged=None if packages is None else bool(packages),
         )
 
     def remedy(self) -> str | None:

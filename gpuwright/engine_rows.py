@@ -93,6 +93,8 @@ class BuildRow:
     devices_args: tuple[str, ...] = ()
     """Asks the finished binary for the cards that it can use."""
     cache_kernels: CacheKernels | None = None
+    additions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Files that the archive lacks and its build needs, below `subdir` -> their lines."""
 
     @property
     def archive(self) -> ArchiveRow:
@@ -112,6 +114,9 @@ class BuildRow:
     def faults(self) -> Iterator[str]:
         if all(source.sha256 is None for source in self.sources):
             yield ".sources: none of them has a sha256"
+        for path in self.additions:
+            if path.startswith("/") or ".." in path.split("/"):
+                yield f".additions: {path!r} is no path below the source"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -123,6 +123,7 @@ def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates
         secret_names=start.secret_names,
         build_packages=needed,
         runtime_packages=(*distro.runtime_packages, *libraries),
+        repository=making.repository if isinstance(making, Build) else None,
         start_timeout_seconds=start_timeout_seconds(want, plan, compiles=start.compiles),
     )
     return Wanted(expected=expected, making=making, start=start, serve=serve)

@@ -57,6 +57,8 @@ class Expected:
     """Needed while the engine is built, not afterwards."""
     runtime_packages: tuple[str, ...]
     start_timeout_seconds: int
+    repository: str | None = None
+    """What the node's package sources must have beside what every node's have."""
     installed: bool = False
     """Whether the engine is installed from a lock, not built."""
 

@@ -10,13 +10,20 @@ from typing import Any
 
 from gpuwright.features import filled
 from gpuwright.launch_environment import card_environment, python_environment
-from gpuwright.launch_files import runtime_directory, sglang_files, tensorrt_llm_files
+from gpuwright.launch_files import (
+    ik_llama_cpp_files,
+    runtime_directory,
+    sglang_files,
+    tensorrt_llm_files,
+)
+from gpuwright.launch_llama import ik_llama_cpp_arguments, llama_cpp_arguments
 from gpuwright.launch_words import backend_word, cache_word
 from gpuwright.layout import RUN, Layout
 from gpuwright.plan import Plan
 from gpuwright.versions import at_least
 
-_GGUF_ENGINES = ("llama.cpp",)
+GGUF_ENGINES = ("llama.cpp", "ik_llama.cpp")
+"""They are given a file, not a checkpoint's directory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +59,7 @@ def launch(
 
 def _side_paths(plan: Plan, layout: Layout) -> dict[str, str]:
     """Where the drafter and the projector lie: a directory, or a GGUF file in it."""
-    file = "/MODEL.gguf" if plan.engine in _GGUF_ENGINES else ""
+    file = "/MODEL.gguf" if plan.engine in GGUF_ENGINES else ""
     paths = {}
     if plan.speculation is not None and plan.speculation.drafter is not None:
         paths["drafter"] = layout.checkpoint_dir(plan.speculation.drafter) + file
@@ -62,50 +69,24 @@ def _side_paths(plan: Plan, layout: Layout) -> dict[str, str]:
 
 
 def _llama_cpp(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launch:
-    parameters = plan.parameters
-    argv = [
-        f"{engine_dir}/bin/llama-server",
-        "--host",
-        plan.bind,
-        "--port",
-        str(plan.port),
-        "--model",
-        model_path,
-        "--alias",
-        plan.served_model_name,
-        # The engine divides this over its slots, and rounds each one's share up to its own step.
-        "--ctx-size",
-        str(plan.max_model_len * plan.max_num_seqs),
-        "--parallel",
-        str(plan.max_num_seqs),
-        "--threads",
-        str(parameters["threads"]),
-        "--flash-attn",
-        str(parameters["flash_attention"]),
-        "--cache-type-k",
-        plan.kv_cache_dtype,
-        "--cache-type-v",
-        plan.kv_cache_dtype,
-        "--cache-ram",
-        str(parameters["prompt_cache_mib"]),
-        # The plan has done the fitting: a context that shrinks by itself would hide a wrong one.
-        "--fit",
-        "off",
-        "--jinja",
-        "--metrics",
-        "--no-ui",
-        "--offline",
-    ]
-    if "context_checkpoints" in parameters:
-        argv += ["--ctx-checkpoints", str(parameters["context_checkpoints"])]
-    if plan.gpus:
-        # A build without CUDA would answer this flag with a warning about a missing GPU.
-        argv += ["--n-gpu-layers", str(parameters["gpu_layers"])]
-    if "tensor_split" in parameters:
-        argv += ["--split-mode", "layer", "--tensor-split", str(parameters["tensor_split"])]
-    argv += plan.feature_arguments
     return Launch(
-        argv=tuple(argv), environment=card_environment(plan), secret_names=("LLAMA_API_KEY",)
+        argv=(f"{engine_dir}/bin/llama-server", *llama_cpp_arguments(plan, model_path)),
+        environment=card_environment(plan),
+        secret_names=("LLAMA_API_KEY",),
+    )
+
+
+def _ik_llama_cpp(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launch:
+    """It takes its keys as arguments, which everybody could read, or from a file."""
+    key_file = f"{RUN}/{runtime_directory(plan)}/keys"
+    return Launch(
+        argv=(
+            f"{engine_dir}/bin/llama-server",
+            *ik_llama_cpp_arguments(plan, model_path, key_file),
+        ),
+        environment=card_environment(plan),
+        secret_names=("LLAMA_API_KEY",),
+        before=ik_llama_cpp_files(),
     )
 
 
@@ -290,6 +271,7 @@ def _python_flags(plan: Plan) -> list[str]:
 
 ENGINES: dict[str, Callable[[Plan, Layout, str, str], Launch]] = {
     "llama.cpp": _llama_cpp,
+    "ik_llama.cpp": _ik_llama_cpp,
     "vllm": _vllm,
     "sglang": _sglang,
     "tensorrt-llm": _tensorrt_llm,

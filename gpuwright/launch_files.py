@@ -18,6 +18,12 @@ _ARGUMENTS = (
     """printf "api-key: '%s'\\n" "$quoted" >"$RUNTIME_DIRECTORY/arguments.yaml"; """
     """printf '%s\\n' "$1" >"$RUNTIME_DIRECTORY/logging.json\""""
 )
+_KEYS = (
+    "set -eu; umask 077; keys=${LLAMA_API_KEY-}; "
+    """test -n "$keys" || { echo "LLAMA_API_KEY is empty: everybody would be answered" >&2; """
+    "exit 1; }; "
+    """printf '%s\\n' "$keys" | tr , '\\n' >"$RUNTIME_DIRECTORY/keys\""""
+)
 _CONFIGURATION = 'set -eu; umask 077; printf \'%s\\n\' "$1" >"$RUNTIME_DIRECTORY/config.yaml"'
 
 
@@ -41,6 +47,11 @@ _LOGGING = {
         "httpcore": {"level": "WARNING"},
     },
 }
+
+
+def ik_llama_cpp_files() -> tuple[str, ...]:
+    """Writes `keys`, one a line: with commas between they are LLAMA_API_KEY, as for llama.cpp."""
+    return ("/bin/sh", "-c", _KEYS)
 
 
 def tensorrt_llm_files(settings: dict[str, Any]) -> tuple[str, ...]:

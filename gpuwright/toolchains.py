@@ -50,6 +50,8 @@ def toolchain(
     rows = [row for row in matrix.toolkits_of(cuda.id) if host.architecture in row.architectures]
     for row in rows:
         if _can_be_had(row, distro, want):
+            if row.packaged_driver and host.driver.packaged is False:
+                return _own_driver(row, cuda, distro)
             compiler = host_compiler(cuda, distro)
             if compiler is None:
                 return Needs(
@@ -66,6 +68,15 @@ def _can_be_had(row: ToolkitRow, distro: DistroRow, want: Want) -> bool:
     if row.origin is CompilerSource.VENDOR:
         return want.cuda_repository
     return row.origin is CompilerSource.WHEELS or row.origin == distro.id
+
+
+def _own_driver(row: ToolkitRow, cuda: CudaRow, distro: DistroRow) -> Reason:
+    return Needs(
+        subject=f"CUDA {cuda.id} of {distro.id}",
+        needed=f"a driver out of packages, since {row.build_packages[0]} installs libraries of one",
+        found="a driver that came another way, which they would break",
+        row=row.id,
+    )
 
 
 def _nowhere(cuda: CudaRow, rows: list[ToolkitRow], distro: DistroRow, host: Host) -> Reason:

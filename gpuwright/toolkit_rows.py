@@ -56,6 +56,10 @@ class ToolkitRow:
     build_packages: tuple[str, ...]
     runtime_packages: tuple[str, ...]
     sources: tuple[Claim, ...]
+    repository: str | None = None
+    """What a node's package sources must have for `build_packages`."""
+    packaged_driver: bool = False
+    """Whether `build_packages` bring a driver's libraries, over those of one that is no package."""
     unknown: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -74,3 +78,5 @@ class ToolkitRow:
             yield ".wheels: stand exactly where origin is wheels"
         if wheels == self.root.startswith("/"):
             yield ".root: needs a path within the wheels, or one of the node"
+        if wheels != (self.repository is None):
+            yield ".repository: stands exactly where origin is not wheels"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwright.host import Host
-from gpuwright.launch import launch
+from gpuwright.launch import GGUF_ENGINES, launch
 from gpuwright.layout import Layout
 from gpuwright.load import load_matrix
 from gpuwright.plan import Plan
@@ -31,6 +31,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "llama.cpp-two-cards-experts-in-ram": (
         {"gpus": _TWO_3090, "memory_gib": 128},
         {"model": "gpt-oss-120b", "engine": "llama.cpp"},
+    ),
+    "ik_llama.cpp-cpu": ({"gpus": []}, {"model": "smollm2", "engine": "ik_llama.cpp"}),
+    "ik_llama.cpp-two-cards": (
+        {"gpus": _TWO_3090},
+        {"model": "qwen3.6-27b", "engine": "ik_llama.cpp", "release": "0.1.5"},
     ),
     "llama.cpp-adapters-for-everybody": (
         {"gpus": _3090},
@@ -113,7 +118,7 @@ def unit(name: str) -> str:
     engine_dir = layout.engine_dir(plan.engine, plan.release, "KEY")
     model = layout.checkpoint_dir(plan.checkpoint)
     start = launch(
-        plan, layout, f"{model}/MODEL.gguf" if plan.engine == "llama.cpp" else model, engine_dir
+        plan, layout, f"{model}/MODEL.gguf" if plan.engine in GGUF_ENGINES else model, engine_dir
     )
     return render_unit(
         plan=plan,

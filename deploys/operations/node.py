@@ -39,6 +39,24 @@ until said=$({" ".join(_APT)} update 2>&1); do
 done
 """
 
+_INSTALL = ("--no-install-recommends", "--no-remove")
+# A toolkit asks for a driver's library, and where the driver is no package apt would lay another
+# one over it, which no card answers before a reboot, if then.
+_DRIVER = "libcuda1|libnvidia-(ml1|tesla-cuda1)|nvidia-(kernel|driver|installer)-[^ ]*"
+_LOOK = f"""
+remedy=$1
+shift
+if ! said=$({" ".join((*_APT, "-s", "install", *_INSTALL))} -- "$@" 2>&1); then
+    printf '%s\\n' "$said" ${{remedy:+"$remedy"}} >&2
+    exit 100
+fi
+driver=$(printf '%s\\n' "$said" | sed -En 's/^Inst ({_DRIVER}) .*/\\1/p')
+if [ -n "$driver" ]; then
+    echo "apt would change the driver of this node:" $driver: nothing is installed >&2
+    exit 100
+fi
+"""
+
 # systemd-analyze ends well where it merely ignores a line, and speaks of other units, too.
 _VERIFY = """
 said=$(systemd-analyze verify "$1" 2>&1)
@@ -50,21 +68,18 @@ if [ "$status" -ne 0 ] || [ -n "$ours" ]; then printf '%s\\n' "$said" >&2; exit 
 
 
 @operation()
-def packages_are_installed(names: Sequence[str]) -> Commands:
-    """Install Debian packages that the probe found missing; never removes or upgrades others."""
+def packages_are_installed(names: Sequence[str], repository: str | None = None) -> Commands:
+    """Install Debian packages that the probe found missing; never removes or upgrades others, and
+    leaves the driver as it is. `repository` is what they may need of the node's package sources."""
     if not names:
         host.noop("every package that the plan needs is installed")
         return
     yield StringCommand("sh", "-c", QuoteString(_UPDATE), _env=_APT_ENVIRONMENT)
-    yield StringCommand(
-        *_APT,
-        "install",
-        "--no-install-recommends",
-        "--no-remove",
-        "--",
-        *(QuoteString(name) for name in names),
-        _env=_APT_ENVIRONMENT,
-    )
+    words = [QuoteString(name) for name in names]
+    remedy = f"the node's package sources must have {repository}" if repository else ""
+    looked = ("sh", "-c", QuoteString(_LOOK), "sh", QuoteString(remedy))
+    yield StringCommand(*looked, *words, _env=_APT_ENVIRONMENT)
+    yield StringCommand(*_APT, "install", *_INSTALL, "--", *words, _env=_APT_ENVIRONMENT)
 
 
 @operation()

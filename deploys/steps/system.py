@@ -17,6 +17,7 @@ def prepare(work: Work) -> None:
     operations.packages_are_installed(
         name="Packages that the engine needs are installed",
         names=work.changes.packages,
+        repository=work.expected.repository,
     )
     operations.user_exists(name="The service user exists", reason=work.changes.user)
     operations.directories_stand(

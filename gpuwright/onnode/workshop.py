@@ -87,8 +87,16 @@ class Workshop:
         for path in (source, f"{self.place}/scratch"):
             os.makedirs(path)
         unpack(archive, source)
+        top = source_directory(source, str(self.spec.get("source_subdir") or ""))
+        for name, lines in (self.spec.get("additions") or {}).items():
+            path = inside(top, name, name)
+            if os.path.lexists(path):
+                raise NodeError(f"{name} is to be added to the source, which has one of its own")
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "x", encoding="utf-8") as file:
+                file.write("\n".join(lines) + "\n")
         self.timed("unpack", began)
-        return source_directory(source, str(self.spec.get("source_subdir") or ""))
+        return top
 
     def configure(self, source: str) -> None:
         began = time.monotonic()

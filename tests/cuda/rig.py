@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,14 +42,21 @@ class Specs:
     build: dict[str, Any]
 
 
-def specs(gpus: list[str], place: Path, shared: Path, **want_too: Any) -> Specs:
+def specs(
+    gpus: list[str],
+    place: Path,
+    shared: Path,
+    *,
+    sketch: Mapping[str, Any] | None = None,
+    **want_too: Any,
+) -> Specs:
     """Of llama.cpp for all of `gpus`: the engine below `place`, sources and toolkit below
-    `shared`; `want_too` is wanted beside."""
+    `shared`; `sketch` says more of the node, and `want_too` is wanted beside."""
     matrix = load_matrix()
     every = [str(index) for index in range(len(gpus))]
     wanted_model = {"model": "SmolLM2-135M-Instruct", "engine": "llama.cpp", "gpus": every}
     want = Want.from_data(wanted_model | want_too)
-    document, _ = read_sketch({"gpus": gpus}, matrix, want.layout)
+    document, _ = read_sketch({"gpus": gpus, **(sketch or {})}, matrix, want.layout)
     node = Host.from_document(document)
     plan = decide(node, want, matrix)
     assert isinstance(plan, Plan), plan.sentence()

@@ -10,7 +10,7 @@ import sys
 import pytest
 import yaml
 
-from gpuwright.launch_files import sglang_files, tensorrt_llm_files
+from gpuwright.launch_files import ik_llama_cpp_files, sglang_files, tensorrt_llm_files
 
 KEYS = ["abcdefgh", "12345678", "it's", "'", "a''b", "null", "#a:b,{[", 'q"u\\o$te`%s', "true", "~"]
 
@@ -62,6 +62,22 @@ def test_what_sglang_logs_of_its_arguments_is_not_said_and_all_else_is(tmp_path)
     said = [line.split("] ", 1)[1] for line in done.stderr.splitlines()]
     assert said == ["a warning", "Decode batch", "Started server process"]
     assert logging.getLogger("sglang").level == logging.NOTSET
+
+
+def test_ik_llama_reads_each_key_from_a_line_that_only_the_service_can_read(tmp_path):
+    done = start(ik_llama_cpp_files(), tmp_path, LLAMA_API_KEY="-first%s,second\\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    path = tmp_path / "keys"
+    assert path.read_text() == "-first%s\nsecond\\n\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("environment", [{"LLAMA_API_KEY": ""}, {}])
+def test_ik_llama_does_not_start_without_a_key(environment, tmp_path):
+    done = start(ik_llama_cpp_files(), tmp_path, **environment)
+    assert done.returncode == 1
+    assert "LLAMA_API_KEY is empty" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_tensorrt_llms_settings_come_out_of_the_shell_as_they_went_in(tmp_path):

@@ -217,6 +217,32 @@ def test_a_binary_that_does_not_prove_itself_is_not_published(
     assert not (tmp_path / "engines" / "tiny-1-k1").exists()
 
 
+ASKING = {
+    "tiny-1/llama/CMakeLists.txt": CMAKE.replace(
+        "add_executable", "include(cmake/number.cmake)\nadd_executable", 1
+    ),
+    "tiny-1/llama/tiny.cpp": '#include <cstdio>\nint main() { printf("%d", NUMBER); }\n',
+}
+NUMBER = ["set(NUMBER 11434)", "add_compile_definitions(NUMBER=${NUMBER})"]
+
+
+def test_files_that_the_archive_lacks_are_laid_into_the_source(tmp_path: Path):
+    lacking = spec(tmp_path, ASKING)
+    assert "could not find requested file" in run("build", lacking)[0]["error"]
+    added = lacking | {"additions": {"cmake/number.cmake": NUMBER}}
+    assert run("build", added)[0]["engine"] == "built"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("../number.cmake", "leads out of it"), ("tiny.cpp", "has one of its own")],
+)
+def test_nothing_is_laid_beside_the_source_or_over_a_file_of_it(tmp_path: Path, name, said):
+    answer, _ = run("build", spec(tmp_path, additions={name: NUMBER}))
+    assert said in answer["error"]
+    assert leftovers(tmp_path) == []
+
+
 def test_flags_of_whoever_logged_in_do_not_reach_the_compiler(tmp_path: Path):
     environment = {"CXXFLAGS": "-DX=1 -Werror=no-such", "CXX": "/bin/false"}
     assert run("build", spec(tmp_path), environment=environment)[0]["engine"] == "built"

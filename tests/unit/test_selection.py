@@ -1,5 +1,6 @@
 """Pins, routing and what must hold for any decision."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,6 +14,7 @@ from gpuwright.load import load_matrix
 from gpuwright.plan import Plan
 from gpuwright.refusals import HostError, Refusal, WantError
 from gpuwright.selection import decide
+from gpuwright.sketch import read_sketch
 from gpuwright.want import Want
 from tests.unit.decisions import GIB, decided, planned, refused, setting, warnings_of
 from tests.unit.test_host import PATHS, WRONG, put
@@ -242,3 +244,25 @@ def test_ram_as_machines_have_it_is_at_no_boundary_of_the_small_model(nominal, k
 def test_the_same_question_has_the_same_answer():
     for data in ({}, {"model": "gemma-4-26b"}):
         assert decided("3090-and-4090", data) == decided("3090-and-4090", data)
+
+
+def test_a_release_that_cannot_be_applied_does_not_stand_before_one_that_can():
+    pins = {"model": "smollm2", "engine": "ik_llama.cpp"}
+    newest, older = (row for row in load_matrix().releases if row.engine == "ik_llama.cpp")
+    assert not any(tag.applicable for tag in newest.build_tags)
+    tags = tuple(
+        replace(tag, applicable=True, not_applicable=None) if tag.tag == "cuda13" else tag
+        for tag in older.build_tags
+    )
+    matrix = load_matrix()
+    changed = replace(
+        matrix,
+        releases=tuple(
+            replace(row, build_tags=tags) if row is older else row for row in matrix.releases
+        ),
+    )
+    want = Want.from_data(pins)
+    document, _ = read_sketch({"gpus": ["RTX 3090"]}, matrix, want.layout)
+    node = Host.from_document(document)
+    assert decide(node, want, matrix).release == newest.release
+    assert decide(node, want, changed).release == older.release

@@ -4,10 +4,14 @@ import re
 
 import pytest
 
+from gpuwright.host import Host
 from gpuwright.load import load_matrix
 from gpuwright.rows import CompilerSource
+from gpuwright.selection import decide
+from gpuwright.sketch import read_sketch
 from gpuwright.toolchains import host_compiler
 from gpuwright.versions import within
+from gpuwright.want import Want
 from tests.cuda.rig import specs
 from tests.unit.sketched import planned_on, refused_on
 
@@ -53,6 +57,41 @@ def test_refuses_a_distribution_whose_compilers_are_all_too_new_for_this_cuda():
 def test_an_older_compiler_of_the_distribution_is_taken_where_its_own_is_too_new(tmp_path):
     spec = specs(["Tesla P40"], tmp_path, tmp_path / "shared").build
     assert spec["compiler"] == options(spec)["CMAKE_CUDA_HOST_COMPILER"] == "g++-11"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "sketch", "architectures", "compiler"),
+    [
+        (["GTX 1080 Ti"], {}, "61-real", "g++-11"),
+        (["GTX 1080 Ti"], {"distro": "debian-13"}, "61-real", "g++-13"),
+        (["V100 SXM2 16GB"], {"distro": "debian-13"}, "70-real", "g++-13"),
+        (["RTX 3090"], {"driver": "550.90"}, "86-real", "g++-11"),
+        (["RTX 3090"], {"driver": "525.60.13", "distro": "debian-13"}, "86-real", "g++-13"),
+        (["RTX 3090", "GTX 1080 Ti"], {"distro": "debian-13"}, "61-real;86-real", "g++-13"),
+    ],
+)
+def test_an_old_card_or_driver_is_built_for_with_debians_toolkit(
+    tmp_path, gpus, sketch, architectures, compiler
+):
+    spec = specs(gpus, tmp_path, tmp_path / "shared", sketch=sketch).build
+    assert options(spec)["CMAKE_CUDA_ARCHITECTURES"] == architectures
+    assert options(spec)["CMAKE_CUDA_COMPILER"] == "/usr/bin/nvcc"
+    assert spec["compiler"] == options(spec)["CMAKE_CUDA_HOST_COMPILER"] == compiler
+    assert "CMAKE_INSTALL_RPATH" not in options(spec)
+    assert spec["toolkit"] is None
+
+
+def test_debians_toolkit_is_not_laid_over_a_driver_that_is_no_package():
+    document, _ = read_sketch({"gpus": ["Tesla P40"]}, MATRIX, Want.from_data(LLAMA).layout)
+
+    def decided(packages, **more):
+        document["driver"] = {"packages": packages}
+        return decide(Host.from_document(document), Want.from_data(LLAMA | more), MATRIX)
+
+    package = {"name": "libcuda1", "version": "535.309.01-0+deb12u1", "held": False}
+    assert decided([package]).build_tag == "cuda11.8"
+    assert any("a driver that came another way" in reason for reason in decided([]).reasons)
+    assert decided([], cuda_repository=True).build_tag == "cuda12"
 
 
 def test_no_compiler_is_newer_than_its_cuda_takes():
