@@ -3,7 +3,7 @@
 import json
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +40,15 @@ class Specs:
 
     fetch: dict[str, Any]
     build: dict[str, Any]
+    build_packages: tuple[str, ...]
+    runtime_packages: tuple[str, ...]
 
 
-def specs(
-    gpus: list[str],
-    place: Path,
-    shared: Path,
-    *,
-    sketch: Mapping[str, Any] | None = None,
-    **want_too: Any,
+def planned(
+    gpus: list[str], *, sketch: Mapping[str, Any] | None = None, **want_too: Any
 ) -> Specs:
-    """Of llama.cpp for all of `gpus`: the engine below `place`, sources and toolkit below
-    `shared`; `sketch` says more of the node, and `want_too` is wanted beside."""
+    """Of a plan of llama.cpp for all of `gpus`, unless `want_too` says another engine, as a node
+    is told them; `sketch` says more of the node."""
     matrix = load_matrix()
     every = [str(index) for index in range(len(gpus))]
     wanted_model = {"model": "SmolLM2-135M-Instruct", "engine": "llama.cpp", "gpus": every}
@@ -70,9 +67,22 @@ def specs(
     ).archive
     assert isinstance(wanted.making, Build)
     build = build_spec(wanted.expected, wanted.making, want, verify="quick")
+    return Specs(
+        fetch=fetch,
+        build=build,
+        build_packages=wanted.expected.build_packages,
+        runtime_packages=wanted.expected.runtime_packages,
+    )
+
+
+def specs(gpus: list[str], place: Path, shared: Path, **asked: Any) -> Specs:
+    """What `planned` tells, for this machine: the engine below `place`, sources and toolkit below
+    `shared`."""
+    told = planned(gpus, **asked)
     driver = str(_stub_driver(place))
     # Where there is no driver, its stand-in lies beside the binary, as the toolkit's libraries do.
-    build |= {"driver_library": [driver], "libraries": [*build["libraries"], driver]}
+    libraries = [*told.build["libraries"], driver]
+    build = told.build | {"driver_library": [driver], "libraries": libraries}
     build |= {"devices": 0, "jobs": 2}
     moved = (
         ("/opt/gpuwright/toolkits", shared / "toolkits"),
@@ -91,7 +101,7 @@ def specs(
 
     (shared / "toolkits").mkdir(parents=True, exist_ok=True)
     (place / "opt" / "engines").mkdir(parents=True, exist_ok=True)
-    return Specs(fetch=relocated(fetch), build=relocated(build))
+    return replace(told, fetch=relocated(told.fetch), build=relocated(build))
 
 
 def _stub_driver(place: Path) -> Path:
