@@ -44,9 +44,7 @@ class Specs:
     runtime_packages: tuple[str, ...]
 
 
-def planned(
-    gpus: list[str], *, sketch: Mapping[str, Any] | None = None, **want_too: Any
-) -> Specs:
+def planned(gpus: list[str], *, sketch: Mapping[str, Any] | None = None, **want_too: Any) -> Specs:
     """Of a plan of llama.cpp for all of `gpus`, unless `want_too` says another engine, as a node
     is told them; `sketch` says more of the node."""
     matrix = load_matrix()
