@@ -12,7 +12,7 @@ from gpuwright.engine_rows import ReleaseRow
 from gpuwright.feature_rows import FeatureRow
 from gpuwright.gpu_names import GpuIndex, index_gpus
 from gpuwright.hazard_rows import HazardRow
-from gpuwright.lock_rows import ConstraintRow, LockRow
+from gpuwright.lock_rows import CompanionRow, ConstraintRow, LockRow
 from gpuwright.memory.terms import TermsRow
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.python_rows import PythonRow, UvRow
@@ -85,6 +85,7 @@ class Matrix:
     distros: tuple[DistroRow, ...]
     locks: tuple[LockRow, ...]
     constraints: tuple[ConstraintRow, ...]
+    companions: tuple[CompanionRow, ...]
     uv: tuple[UvRow, ...]
     pythons: tuple[PythonRow, ...]
     gpu_index: GpuIndex = field(init=False, repr=False)

@@ -15,7 +15,7 @@ from gpuwright.engine_rows import ReleaseRow
 from gpuwright.feature_rows import FeatureRow
 from gpuwright.finding_rows import FindingRow
 from gpuwright.hazard_rows import HazardRow
-from gpuwright.lock_rows import ConstraintRow, LockRow
+from gpuwright.lock_rows import CompanionRow, ConstraintRow, LockRow
 from gpuwright.memory.terms import TermsRow
 from gpuwright.model_rows import ModelRow
 from gpuwright.python_rows import PythonRow, UvRow
@@ -50,6 +50,7 @@ FILES: dict[str, type] = {
     "distros": DistroRow,
     "locks": LockRow,
     "constraints": ConstraintRow,
+    "companions": CompanionRow,
     "uv": UvRow,
     "pythons": PythonRow,
 }

@@ -4,9 +4,12 @@ A lock is published once it has been proven: every Python that its row names has
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
+
+from packaging.version import Version
 
 from gpuwright.rows import Claim, hash_faults
 
@@ -112,3 +115,47 @@ class ConstraintRow:
     def faults(self) -> Iterator[str]:
         if bool(self.specifier) == self.left_out:
             yield ": needs a specifier, or left_out, not both"
+
+
+class CompanionRule(StrEnum):
+    SAME_VERSION = "same_version"
+    SAME_MINOR = "same_minor"
+    AT_LEAST = "at_least"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompanionRow:
+    """Packages of which a lock holds only what goes together."""
+
+    packages: tuple[str, ...]
+    rule: CompanionRule
+    because: str
+    sources: tuple[Claim, ...]
+    floor: str | None = None
+    """The oldest version, with `at_least`."""
+
+    def faults(self) -> Iterator[str]:
+        if (self.floor is None) == (self.rule is CompanionRule.AT_LEAST):
+            yield ".floor: stands exactly where rule is at_least"
+        if len(self.packages) < (1 if self.rule is CompanionRule.NEVER else 2):
+            yield ".packages: too few for its rule"
+
+    def broken_by(self, versions: Mapping[str, str]) -> str | None:
+        """What of these versions, by package, does not go together; None where all does."""
+        found = {name: versions[name] for name in self.packages if name in versions}
+        if self._holds([Version(version) for version in found.values()]):
+            return None
+        pins = ", ".join(f"{name}=={version}" for name, version in found.items())
+        needed = f"{self.rule.replace('_', ' ')}{f' {self.floor}' if self.floor else ''}"
+        return f"{pins}: {needed}: {self.because} (companions.yaml)"
+
+    def _holds(self, found: list[Version]) -> bool:
+        if self.rule is CompanionRule.NEVER:
+            return not found
+        if self.rule is CompanionRule.AT_LEAST:
+            floor = Version(self.floor or "0")
+            return len(found) < len(self.packages) or all(each >= floor for each in found)
+        if self.rule is CompanionRule.SAME_MINOR:
+            return len({each.release[:2] for each in found}) <= 1
+        return len({each.public for each in found}) <= 1

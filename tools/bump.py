@@ -18,7 +18,7 @@ from pathlib import Path
 from gpuwright.catalogue import nearest
 from gpuwright.engine_rows import ReleaseRow
 from gpuwright.load import MATRIX, load_matrix
-from gpuwright.records import RECORDS
+from gpuwright.records import RECORDS, Record, load_record, recorded
 from gpuwright.refusals import WantError
 from gpuwright.versions import parse_version
 from tools.ask_engine import record
@@ -84,6 +84,9 @@ def bump(told: argparse.Namespace) -> None:
     text = skeleton(base, row, toolkit, claims, date)
     insert_row(MATRIX / "engines" / f"{told.engine}.yaml", base, told.release, text)
     say(f"{row.id}: {row.packages} packages, {row.download_bytes} bytes; code for {claims}")
+    if (told.engine, base.release) in recorded():
+        records = (load_record(told.engine, each) for each in (base.release, told.release))
+        say("\n".join(flags_moved(*records)))
     _show_what_changes(row.id)
 
 
@@ -122,6 +125,18 @@ def pythons_of(
     if missing and (told or not pythons):
         raise LockError(f"Python {', '.join(missing)}: needed on PATH to prove a lock, found none")
     return pythons, dict.fromkeys(missing, "no interpreter of it was had to prove it with")
+
+
+def flags_moved(base: Record, new: Record) -> list[str]:
+    """Options of the server that went and came between two records."""
+    before, after = (
+        {name for first, flag in record.flags.items() for name in (first, *flag.also)}
+        for record in (base, new)
+    )
+    return [
+        f"  options {what} since {base.release}: {', '.join(sorted(names)) or 'none'}"
+        for what, names in (("gone", before - after), ("new", after - before))
+    ]
 
 
 def capabilities(engine: str, targets: dict[str, Targets]) -> tuple[str, ...]:

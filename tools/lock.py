@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from gpuwright.load import load_matrix
-from gpuwright.lock_rows import LOCKS, ConstraintRow, LockRow, Proof
+from gpuwright.lock_rows import LOCKS, CompanionRow, ConstraintRow, LockRow, Proof
 from gpuwright.refusals import MatrixError, WantError
 from gpuwright.versions import parse_version, within
 from tools.engine_environment import CPU, ENGINES, EngineEnvironment, absent_pythons, install
@@ -108,6 +108,7 @@ def publish(
 ) -> LockRow:
     """Prove it on each Python and write lock and row; LockError, and nothing written, where it does
     not hold. `claimed` says, of the first environment, which cards the release is for."""
+    check_companions(asked.inputs, asked.resolution, load_matrix().companions)
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     inputs, text = asked.inputs, lock_text(asked.inputs, asked.resolution, date)
     file = scratch / f"{inputs.id}.txt"
@@ -193,6 +194,17 @@ def inputs_of(told: argparse.Namespace) -> tuple[LockInputs, tuple[str, ...], st
     )
     cuda = tag.cuda if tag else None
     return inputs, (tag.capabilities if tag and cuda else (CPU,)), cuda
+
+
+def check_companions(
+    inputs: LockInputs, resolution: Resolution, rows: Sequence[CompanionRow]
+) -> None:
+    """LockError where packages were resolved that do not go together."""
+    for python, wheels in resolution.items():
+        versions = {name: wheel.version for name, wheel in wheels.items()}
+        broken = [said for row in rows if (said := row.broken_by(versions))]
+        if broken:
+            raise LockError(f"{inputs.id}, Python {python}: {'; '.join(broken)}")
 
 
 def check_pythons(pythons: Sequence[str]) -> None:

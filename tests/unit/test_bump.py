@@ -8,8 +8,9 @@ import yaml
 
 from gpuwright.engine_rows import ReleaseRow
 from gpuwright.load import MATRIX, load_matrix
+from gpuwright.records import load_record
 from gpuwright.strict import read_row
-from tools.bump import base_of, capabilities, pythons_of, toolkit_of
+from tools.bump import base_of, capabilities, flags_moved, pythons_of, toolkit_of
 from tools.bump_row import insert_row, row_data, row_text, skeleton
 from tools.lock_resolve import LockError, Wheel
 from tools.sm_scan import Targets
@@ -100,6 +101,20 @@ def test_a_skeleton_takes_over_how_its_environment_is_made_and_proven():
     faults: list[str] = []
     assert read_row(ReleaseRow, data, "row", faults).environment == base.environment
     assert faults == []
+
+
+def test_options_that_went_and_came_are_told():
+    old, new = (load_record("vllm", release) for release in ("0.19.1", "0.33.0"))
+    gone, came = flags_moved(old, new)
+    assert gone.startswith("  options gone since 0.19.1: --")
+    for name in gone.partition(": ")[2].split(", "):
+        assert any(name in (first, *flag.also) for first, flag in old.flags.items())
+        assert not any(name in (first, *flag.also) for first, flag in new.flags.items())
+    assert came != gone
+    assert flags_moved(new, new) == [
+        "  options gone since 0.33.0: none",
+        "  options new since 0.33.0: none",
+    ]
 
 
 def test_a_card_counts_where_the_engine_and_torch_have_code_for_it():

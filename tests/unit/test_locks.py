@@ -10,10 +10,11 @@ import yaml
 from packaging.specifiers import SpecifierSet
 
 from gpuwright.load import load_matrix
-from gpuwright.lock_rows import LOCKS, ConstraintRow, LockRow
+from gpuwright.lock_rows import LOCKS, CompanionRule, ConstraintRow, LockRow
 from gpuwright.strict import read_row
 from tools import lock
 from tools.lock_resolve import (
+    LockError,
     LockInputs,
     Wheel,
     _rank,
@@ -169,6 +170,48 @@ def test_a_constraint_has_a_version_or_leaves_the_package_out():
     assert rows
     for change in ({"left_out": False}, {"specifier": "==1"}):
         assert list(dataclasses.replace(rows[0], **change).faults())
+
+
+@pytest.mark.parametrize("row", LOCKED, ids=lambda row: row.id)
+def test_what_a_lock_holds_goes_together(row):
+    for python in row.python:
+        versions = locked_versions(text_of(row), python)
+        assert [said for rule in MATRIX.companions if (said := rule.broken_by(versions))] == []
+
+
+@pytest.mark.parametrize("rule", MATRIX.companions, ids=lambda rule: rule.packages[0])
+def test_what_does_not_go_together_is_no_lock(rule):
+    good, bad = rule.floor or "4.5.6", {"same_minor": "4.6.0", "at_least": "4.5.1"}
+    versions = dict.fromkeys(rule.packages, good)
+    if rule.rule is not CompanionRule.NEVER:
+        assert rule.broken_by(versions) is None
+        versions[rule.packages[-1]] = bad.get(rule.rule, "4.5.7")
+    said = rule.broken_by(versions)
+    assert f"{rule.packages[-1]}=={versions[rule.packages[-1]]}" in said
+    assert rule.because in said
+    wheels = {
+        name: Wheel(name=name, version=version, sha256="a" * 64, bytes=1, local=False)
+        for name, version in versions.items()
+    }
+    with pytest.raises(LockError, match=r"vllm-0\.33\.0-cu130-x86_64, Python 3\.11: .*companions"):
+        lock.check_companions(INPUTS, {"3.11": wheels}, [rule])
+
+
+def test_one_of_several_companions_alone_is_any_version():
+    for rule in MATRIX.companions:
+        alone = rule.broken_by({rule.packages[0]: "0.1"})
+        assert (alone is None) == (rule.rule is not CompanionRule.NEVER)
+
+
+def test_every_companion_is_of_a_package_that_a_lock_holds_or_must_not_hold():
+    held = {
+        name
+        for row in LOCKED
+        for python in row.python
+        for name in locked_versions(text_of(row), python)
+    }
+    for rule in MATRIX.companions:
+        assert bool(set(rule.packages) & held) == (rule.rule is not CompanionRule.NEVER)
 
 
 def test_an_engine_of_a_vendors_index_is_not_locked_without_that_index(capsys):
