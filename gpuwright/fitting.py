@@ -9,7 +9,7 @@ from functools import partial
 from gpuwright import compat
 from gpuwright.attention_rows import AttentionBackendRow
 from gpuwright.engine_rows import MemoryModel
-from gpuwright.feature_choice import OFFLOAD, PREFIX_CACHING
+from gpuwright.feature_choice import OFFLOAD, PREFIX_CACHING, VISION
 from gpuwright.hazard_rows import HazardRow
 from gpuwright.hazards import met, settings_of, surroundings
 from gpuwright.memory import coarse, llama_cpp, sglang, vllm, vllm_cpu
@@ -70,7 +70,19 @@ class Candidate:
     @property
     def applicable(self) -> bool:
         combination = self.combination
-        return combination.tag.not_applicable is None and combination.checkpoint.files is not None
+        applicable = combination.tag.not_applicable is None
+        return applicable and combination.checkpoint.files is not None and self._second is None
+
+    @property
+    def _second(self) -> str | None:
+        """A checkpoint that it needs beside the model's own: nothing brings a second one yet."""
+        combination = self.combination
+        drafting, release = combination.drafting, combination.release
+        if drafting is not None and drafting.drafter is not None:
+            return drafting.drafter.id
+        if VISION not in combination.features or "gguf" not in release.formats:
+            return None
+        return next((row.id for row in compat.projectors(combination.model, release)), None)
 
     @property
     def not_applicable(self) -> str | None:
@@ -82,6 +94,11 @@ class Candidate:
             return (
                 f"checkpoint {checkpoint.id} is not pinned: {checkpoint.unpinned}; "
                 f"`python -m tools.pin {checkpoint.id}` records it"
+            )
+        if self._second is not None:
+            return (
+                f"{self._second} stands beside {checkpoint.id}, and this version of gpuwright "
+                "brings one checkpoint to a node"
             )
         return None
 

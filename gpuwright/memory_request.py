@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from gpuwright import compat
-from gpuwright.engine_rows import ReleaseRow
-from gpuwright.feature_choice import OFFLOAD, PREFIX_CACHING, VISION
+from gpuwright.engine_rows import MemoryModel, ReleaseRow
+from gpuwright.feature_choice import LORA, OFFLOAD, PREFIX_CACHING, VISION
 from gpuwright.feature_rows import FeatureSupport, Grade
 from gpuwright.features import support_of
+from gpuwright.memory.lora import LoraRoom, unknown_shape
 from gpuwright.memory.request import DraftMemory, MemoryRequest
+from gpuwright.named_files import adapter_bytes, lora_rank
 from gpuwright.refusals import Needs, Reason
 from gpuwright.rows import Scalar
 from gpuwright.site import CardSet, Combination, Site, splits_tensors
@@ -55,6 +57,9 @@ def memory_request(
     vision = VISION in combination.features
     projectors = compat.projectors(model, combination.release) if vision else ()
     context = min(model.max_context_tokens, int(settings.get("max_model_len", 1 << 62)))
+    lora = _lora(site, combination) if LORA in combination.features else None
+    if lora is not None and not isinstance(lora, LoraRoom):
+        return lora
     weights = combination.checkpoint.max_bytes
     assert weights is not None, "compat.published_size has refused it"
     terms = site.matrix.terms(combination.release)
@@ -87,11 +92,28 @@ def memory_request(
         prefix_caching=PREFIX_CACHING in combination.features,
         vision=vision,
         projector_bytes=(projectors[0].max_bytes or 0) if projectors else 0,
+        lora=lora,
         offload=_may_offload(site, combination),
         expert_bytes=combination.checkpoint.expert_bytes(model.architecture),
         ram_available_bytes=ram,
         shares_ram=shares_ram,
     )
+
+
+def _lora(site: Site, combination: Combination) -> LoraRoom | Reason:
+    """What the engine keeps for the adapters of the want."""
+    want, named, release = site.want, site.host.named, combination.release
+    count, rank = len(want.lora or {}), lora_rank(want, named)
+    sort = release.memory_model
+    held = adapter_bytes(want, named) if sort is MemoryModel.LLAMA_CPP else None
+    if held is None and (reason := unknown_shape(combination.model.architecture)) is not None:
+        return reason
+    if sort is MemoryModel.LLAMA_CPP:
+        # Files that nobody has looked at may be of 32 bits.
+        return LoraRoom(places=count, rank=rank, element_bytes=4, files_bytes=held)
+    # Requests without an adapter take a place of SGLang's batch, too.
+    every = sort is MemoryModel.SGLANG
+    return LoraRoom(places=count + every, rank=rank, everywhere=every)
 
 
 def _may_offload(site: Site, combination: Combination) -> bool:

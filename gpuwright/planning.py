@@ -9,7 +9,7 @@ from typing import Any
 from gpuwright import compat
 from gpuwright.card_rules import sound, whole
 from gpuwright.engine_rows import MemoryModel
-from gpuwright.feature_choice import LORA, VISION
+from gpuwright.feature_choice import VISION
 from gpuwright.feature_rows import FeatureSupport
 from gpuwright.features import filled, support_of
 from gpuwright.fitting import Candidate
@@ -178,8 +178,6 @@ def _assumed(site: Site, best: Candidate) -> Iterator[str]:
         yield from chosen.drafting.drafter.assumptions
     if not chosen.gpus and site.pins.workload.least_tokens_per_second:
         yield f"RAM: read at {RAM_BYTES_PER_SECOND // 10**9} GB/s, as two channels of DDR5-4800 are"
-    if LORA in chosen.features:
-        yield "LoRA adapters: what they take of the cards is not reckoned"
     yield from unseen(site.want, site.host.named)
 
 

@@ -120,7 +120,13 @@ class _Placing:
         self.apart = request.on_gpu and not request.shares_ram
         """Whether what stays in RAM takes nothing of the device."""
         host = request.host_bytes if self.apart else 0
-        self.weights_bytes = request.weights_bytes - host - self.ram_experts_bytes
+        self.adapters_bytes = 0
+        """Of adapters, which lie beside the weights of their layers."""
+        if request.lora is not None:
+            self.adapters_bytes = request.lora.on_device(architecture, 1)
+        self.weights_bytes = (
+            request.weights_bytes + self.adapters_bytes - host - self.ram_experts_bytes
+        )
         self.split: tuple[int, ...] = (self.layers,)
         """Layers of each device."""
         self.shares: tuple[int, ...] = (self.weights_bytes,)
@@ -159,7 +165,7 @@ class _Placing:
         # Layers without experts come first, and experts of the first others stay in RAM.
         experts = request.expert_bytes // self.moe if self.in_ram else 0
         bare = layers - self.moe + self.in_ram
-        plain = (request.weights_bytes - experts * self.moe) // layers
+        plain = (request.weights_bytes + self.adapters_bytes - experts * self.moe) // layers
         runs = ((bare, plain), (layers - bare, plain + experts))
         split = layer_split(runs, [each.available_bytes for each in request.devices])
         plain = (self.weights_bytes - experts * (self.moe - self.in_ram)) // layers
@@ -256,6 +262,8 @@ class _Placing:
     def _where(self) -> str:
         count = len(self.request.devices)
         text = "one device" if count == 1 else f"layers split over {count} cards"
+        if self.adapters_bytes:
+            text += ", with adapters"
         if self.in_ram:
             text += f", experts of {self.in_ram} layers in RAM"
         return text

@@ -9,8 +9,9 @@ from functools import lru_cache
 from typing import Any
 
 from gpuwright.architecture import Architecture, LayerGroup
+from gpuwright.memory.lora import LoraRoom
 from gpuwright.memory.terms import TermsRow
-from gpuwright.plan import MemoryPlan
+from gpuwright.plan import MemoryPlan, MemoryTerm
 from gpuwright.rows import KvCacheDtypeRow
 
 GIB = 2**30
@@ -88,6 +89,8 @@ class MemoryRequest:
     """Images are profiled or encoded."""
     projector_bytes: int = 0
     """A separate image encoder's weights."""
+    lora: LoraRoom | None = None
+    """What adapters are kept beside the weights."""
     offload: bool = False
     """Experts may stay in RAM where the cards do not hold them."""
     expert_bytes: int = 0
@@ -110,6 +113,20 @@ class MemoryRequest:
     @property
     def sequences(self) -> int:
         return self.max_num_seqs or self.target_num_seqs
+
+    @property
+    def lora_bytes(self) -> int:
+        """What adapters take of each device."""
+        if self.lora is None:
+            return 0
+        return self.lora.on_device(self.architecture, self.tensor_parallel_size)
+
+    def lora_terms(self) -> tuple[MemoryTerm, ...]:
+        """The same as a line of the memory plan; none without adapters."""
+        if self.lora is None:
+            return ()
+        note = f"{self.lora.places} places of rank {self.lora.rank}"
+        return (MemoryTerm(name="LoRA adapters", bytes=self.lora_bytes, note=note),)
 
     def contexts(self) -> tuple[int, ...]:
         """Contexts to try, largest first: the pin alone, or the model's own and coarse steps."""

@@ -95,7 +95,7 @@ def fit(request: MemoryRequest) -> Fit | Reason:
         own_draft=request.draft_tokens > 0 and drafter is None,
         drafter=(drafter.groups or ()) if drafter is not None else (),
     )
-    free = device.available_bytes - weights - beside
+    free = device.available_bytes - weights - beside - request.lora_bytes
     unread = drafter is not None and drafter.groups is None
     lost = terms.unread_drafter_percent if unread else 0
     contexts = list(request.contexts())
@@ -120,7 +120,12 @@ def fit(request: MemoryRequest) -> Fit | Reason:
         return OutOfMemory(
             row=request.row,
             where=device.name,
-            needed_bytes=weights + beside + states + rest + spared(per_token * least),
+            needed_bytes=weights
+            + beside
+            + request.lora_bytes
+            + states
+            + rest
+            + spared(per_token * least),
             available_bytes=device.available_bytes,
             others_bytes=device.others_bytes,
             what=f"weights, workspace and one request of {least:,} tokens",
@@ -160,6 +165,7 @@ def _details(
     if request.draft is not None and request.draft.weights_bytes:
         beside = ceil(request.draft.weights_bytes / size)
         found.insert(1, MemoryTerm(name="drafter", bytes=beside, note=f"over {size}"))
+    found += request.lora_terms()
     if states:
         found.append(MemoryTerm(name="linear states", bytes=states, note=f"{sequences + 1} slots"))
     memory = MemoryPlan(

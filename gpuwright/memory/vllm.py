@@ -84,12 +84,12 @@ def fixed_terms(request: MemoryRequest) -> tuple[MemoryTerm, ...]:
     ]
     if request.draft is not None:
         found.insert(1, MemoryTerm(name="drafter", bytes=drafter, note=f"over {size}"))
-    return tuple(found)
+    return (*found, *request.lora_terms())
 
 
 def fixed_bytes(request: MemoryRequest) -> int:
     """The sum of `fixed_terms`."""
-    return sum(_beside_pool(request)) + graph_bytes(request)
+    return sum(_beside_pool(request)) + graph_bytes(request) + request.lora_bytes
 
 
 def _beside_pool(request: MemoryRequest) -> tuple[int, int, int, int]:
@@ -108,7 +108,10 @@ def graph_bytes(request: MemoryRequest) -> int:
     assert request.terms is not None
     # A drafter without layers of its own, as Gemma's assistant, captured no graphs worth the name.
     drafter = request.draft is not None and request.draft.groups != ()
-    return request.terms.graph_bytes(request.sequences, drafter=drafter)
+    # One set for requests with an adapter, one for those without
+    # (https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/config/compilation.py).
+    sets = 1 if request.lora is None else 2
+    return sets * request.terms.graph_bytes(request.sequences, drafter=drafter)
 
 
 def prompt_workspace_bytes(request: MemoryRequest) -> int:

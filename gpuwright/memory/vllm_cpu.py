@@ -86,6 +86,7 @@ def _fixed(request: MemoryRequest) -> tuple[MemoryTerm, ...]:
         MemoryTerm(
             name="activations", bytes=terms.activation_bytes(batch), note=f"{batch} per step"
         ),
+        *request.lora_terms(),
     )
 
 

@@ -35,6 +35,21 @@ def save(path: Path, config: dict) -> str:
     return str(path)
 
 
+def adapters_bytes(worker: object) -> int:
+    """What the engine keeps for LoRA adapters, over all its layers."""
+    total = 0
+    layers = worker.model_runner.lora_manager._adapter_manager.modules.values()
+    for layer in {id(layer): layer for layer in layers}.values():
+        kept = {name: value for name, value in vars(layer).items() if name.endswith("_stacked")}
+        if "w13_lora_a_stacked" in kept:
+            # Views of the same tensors, one for each expert.
+            del kept["lora_a_stacked"], kept["lora_b_stacked"]
+        for value in kept.values():
+            tensors = value if isinstance(value, (tuple, list)) else [value]
+            total += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return total
+
+
 def boot(shape: dict, scratch: Path) -> dict:
     arguments = shape["arguments"]
     if shape["drafter"] is not None:
@@ -55,7 +70,9 @@ def boot(shape: dict, scratch: Path) -> dict:
         (answer,) = engine.generate(["a request takes"], sampling, use_tqdm=False)
         generated = len(answer.outputs[0].token_ids)
     cache = engine.llm_engine.vllm_config.cache_config
+    adapted = arguments.get("enable_lora", False)
     return {
+        "adapters_bytes": engine.collective_rpc(adapters_bytes)[0] if adapted else None,
         "block_tokens": cache.block_size,
         "blocks": cache.num_gpu_blocks,
         "generated": generated,

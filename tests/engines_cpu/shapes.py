@@ -1,6 +1,6 @@
 """Seeded random shapes of tiny models: each as the engine's configuration and as our row."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -287,6 +287,34 @@ def drafted(random: Random, name: str) -> Shape:
     )
 
 
+def adapted(random: Random, name: str) -> Shape:
+    """A shape of another family with room for adapters, and all that decides how much that is."""
+    _, _, index = name.rpartition("-")
+    shape = (full, sliding, uneven, hybrid)[int(index)](random, name)
+    config = shape.config
+    experts = {}
+    if "num_experts" in config:
+        experts = {
+            "moe_layers": shape.architecture.layers,
+            "experts": config["num_experts"],
+            "expert_size": config["moe_intermediate_size"],
+            "shared_experts": 1,
+            "shared_expert_size": config["shared_expert_intermediate_size"],
+        }
+    architecture = replace(
+        shape.architecture,
+        attention_heads=config["num_attention_heads"],
+        intermediate_size=config["intermediate_size"],
+        **experts,
+    )
+    lora = {
+        "enable_lora": True,
+        "max_loras": random.randrange(1, 4),
+        "max_lora_rank": random.choice((8, 16, 64)),
+    }
+    return replace(shape, architecture=architecture, arguments={**shape.arguments, **lora})
+
+
 FAMILIES = {
     "full": (full, range(3)),
     "sliding": (sliding, range(3)),
@@ -296,6 +324,7 @@ FAMILIES = {
     "half-state": (half_state, range(1)),
     "speculating": (speculating, range(2)),
     "drafted": (drafted, range(2)),
+    "adapted": (adapted, range(4)),
 }
 """Family -> what draws its shapes, and their seeds."""
 

@@ -1,13 +1,18 @@
 """Speculation, images, grammars and experts in RAM: chosen, pinned, and what they exclude."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
+from gpuwright.host import Host
 from gpuwright.launch import launch
 from gpuwright.layout import Layout
 from gpuwright.load import load_matrix
 from gpuwright.refusals import WantError
+from gpuwright.selection import decide
+from gpuwright.sketch import read_sketch
+from gpuwright.want import Want
 from tests.unit.decisions import warnings_of
 from tests.unit.sketched import planned_on, refused_on
 
@@ -194,7 +199,7 @@ BROUGHT = {
         (
             "sglang",
             "--chat-template /srv/chat.jinja --enable-lora --max-loras-per-batch 3 "
-            "--lora-paths tone=/srv/lora/tone law=/srv/lora/law",
+            "--max-lora-rank 64 --lora-paths tone=/srv/lora/tone law=/srv/lora/law",
         ),
         (
             "llama.cpp",
@@ -206,7 +211,8 @@ BROUGHT = {
 def test_what_an_operator_brings_is_said_to_the_engine(engine, words):
     plan = planned_on(["A100 80GB"], {"model": "llama-3.1-8b", "engine": engine, **BROUGHT})
     assert words in " ".join(arguments(plan))
-    assert any(text.startswith("LoRA adapters") for text in plan.assumed)
+    if engine != "llama.cpp":
+        assert plan.memory.bytes_of("LoRA adapters") > 0
 
 
 def test_an_engine_without_adapters_is_refused_with_its_reason():
@@ -233,3 +239,30 @@ def test_a_prompt_holds_as_many_images_as_are_wanted(engine, flag, limit):
     pins = {"model": "qwen3.6-27b", "engine": engine, "vision": True, "images_per_prompt": 3}
     words = arguments(planned_on(["A100 80GB"], pins))
     assert words[words.index(flag) + 1] == limit
+
+
+@pytest.mark.parametrize(
+    ("wanted", "second"),
+    [
+        ({"model": "qwen3.6-27b", "vision": True}, "qwen3.6-27b-mmproj"),
+        ({"model": "qwen3.6-27b"}, None),
+        ({"model": "gemma-4-31b", "speculative": "mtp"}, "gemma-4-31b-mtp-gguf"),
+    ],
+)
+def test_a_plan_that_needs_a_second_checkpoint_is_shown_and_not_applied(wanted, second):
+    (files,) = (row.files for model in MATRIX.models for row in model.checkpoints if row.files)
+
+    def pinned(row):
+        return replace(row, files=files, unpinned=None)
+
+    models = [
+        replace(model, checkpoints=tuple(pinned(row) for row in model.checkpoints))
+        for model in MATRIX.models
+    ]
+    matrix = replace(MATRIX, models=tuple(models))
+    node = Host.from_document(read_sketch({"gpus": [], "memory_gib": 256}, matrix)[0])
+    plan = decide(node, Want.from_data(wanted), matrix)
+    if second is None:
+        assert plan.not_applicable is None
+    else:
+        assert plan.not_applicable.startswith(f"{second} stands beside ")
