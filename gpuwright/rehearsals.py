@@ -7,8 +7,9 @@ from gpuwright import questions
 from gpuwright.environments import PROOF_ENVIRONMENT
 from gpuwright.expected import Expected
 from gpuwright.launch import Launch
-from gpuwright.launch_words import backend_word
+from gpuwright.launch_words import backend_word, cache_word
 from gpuwright.layout import RUNTIME, USER
+from gpuwright.plan import Plan
 
 
 def rehearsal_spec(
@@ -32,10 +33,19 @@ def rehearsal_spec(
         "questions": program.read_text(encoding="utf-8"),
         "arguments": list(arguments),
         "label": f"{plan.engine} {plan.release}",
-        "expected": {
-            "attention_backend": backend_word(plan.engine, plan.attention_backend),
-            "max_model_len": plan.max_model_len,
-            "max_num_seqs": plan.max_num_seqs,
-            "tensor_parallel_size": plan.tensor_parallel_size,
-        },
+        "expected": settled_values(plan),
     }
+
+
+def settled_values(plan: Plan) -> dict[str, Any]:
+    """What the engine has to settle on, by the names under which its program answers."""
+    wanted = {
+        "attention_backend": backend_word(plan.engine, plan.attention_backend),
+        "max_model_len": plan.max_model_len,
+        "max_num_seqs": plan.max_num_seqs,
+        "tensor_parallel_size": plan.tensor_parallel_size,
+    }
+    if plan.engine == "sglang":
+        # vLLM renames the type of some models' cache, and leaves that of others to itself.
+        wanted["kv_cache_dtype"] = cache_word(plan.engine, plan.kv_cache_dtype)
+    return wanted

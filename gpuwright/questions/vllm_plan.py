@@ -43,15 +43,6 @@ def said(error):
     return " ".join(f"{type(error).__name__}: {error}".split())[:400]
 
 
-def check(arguments):
-    """None where the engine's own check takes `arguments`, else what it said."""
-    try:
-        settled(arguments)
-    except (Exception, SystemExit) as error:
-        return said(error)
-    return None
-
-
 def rehearse(arguments):
     try:
         config = settled(arguments)

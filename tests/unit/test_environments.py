@@ -15,10 +15,11 @@ from gpuwright.onnode.proving import versions_differ
 from gpuwright.onnode.uv import named_line, reasons
 from gpuwright.plan import Plan
 from gpuwright.refusals import MatrixError, Refusal
-from gpuwright.rehearsals import rehearsal_spec
+from gpuwright.rehearsals import rehearsal_spec, settled_values
 from gpuwright.selection import decide
 from gpuwright.want import Want
 from tests.lab import tiny_model
+from tests.unit.plans import PLAN
 from tools import golden
 
 MATRIX = load_matrix()
@@ -192,6 +193,18 @@ def test_the_engine_is_asked_with_the_units_own_arguments(want):
     assert list(wanted.start.argv[-len(spec["arguments"]) :]) == spec["arguments"]
     assert spec["expected"]["attention_backend"] == "CPU_ATTN"
     assert not any("API_KEY" in name for name in spec["env"])
+
+
+def test_what_an_engine_must_settle_on_is_in_its_own_words():
+    words = {"engine": "sglang", "attention_backend": "fa3", "kv_cache_dtype": "bf16"}
+    plan = dataclasses.replace(PLAN, **words)
+    assert settled_values(plan) == {
+        "attention_backend": "fa3",
+        "kv_cache_dtype": "bf16",
+        "max_model_len": PLAN.max_model_len,
+        "max_num_seqs": PLAN.max_num_seqs,
+        "tensor_parallel_size": PLAN.tensor_parallel_size,
+    }
 
 
 SAID = """\

@@ -1,7 +1,8 @@
 """Runs inside SGLang's own environment: asks its code, on stand-in cards, what it would do.
 
-The protocol is that of vllm_questions.py. SGLang asks torch about the card, so torch is given the
-stand-in's answers first. It decides per model, so each kind of layer is asked with a model of it.
+It goes on from sglang_plan.py, which nodes run; the protocol is that of vllm_questions.py. SGLang
+asks torch about the card, so torch is given the stand-in's answers first. It decides per model, so
+each kind of layer is asked with a model of it.
 """
 
 import argparse
@@ -48,7 +49,8 @@ for name, value in {
 }.items():
     setattr(torch.cuda, name, value)
 
-from sglang.srt.server_args import ServerArgs, prepare_server_args  # noqa: E402
+from sglang.srt.server_args import ServerArgs  # noqa: E402
+from sglang_plan import backend, rehearse, said, settled  # noqa: E402
 
 LAYERS, HEADS, KV_HEADS, WINDOW = 4, 16, 4, 1024
 FOLDERS = Path(tempfile.mkdtemp())
@@ -122,27 +124,16 @@ def model(cell):
     return folder
 
 
-def resolved(arguments):
-    """What the server would run with."""
-    told = prepare_server_args(arguments)
-    if hasattr(told, "resolve_once"):
-        told.resolve_once()
-    return told.resolved_dict() if hasattr(told, "resolved_dict") else vars(told)
-
-
 def choose(cell):
     """The backend for `cell`; that of prefill and of decode where they differ."""
     folder = model(cell)
     if folder is None:
         return {"chosen": None, "because": "no model of this kind"}
     try:
-        told = resolved(["--model-path", str(folder), "--kv-cache-dtype", cell["kv"]])
+        told = settled(["--model-path", str(folder), "--kv-cache-dtype", cell["kv"]])
     except Exception as error:
-        return {"chosen": None, "because": said(error)}
-    both = [told[f"{phase}_attention_backend"] for phase in ("prefill", "decode")]
-    prefill, decode = (backend or told["attention_backend"] for backend in both)
-    chosen = prefill if prefill == decode else f"{prefill} and {decode}"
-    return {"chosen": chosen, "constructs": None, "because": NOT_MADE}
+        return {"chosen": None, "because": shown(error)}
+    return {"chosen": backend(told), "constructs": None, "because": NOT_MADE}
 
 
 NOT_MADE = "it is made from a loaded model alone"
@@ -180,7 +171,7 @@ def cache_dtypes():
 
 def defaults():
     plain = {"head": 128, "mla": False, "sliding": False, "sinks": False, "dtype": "bfloat16"}
-    told = resolved(["--model-path", str(model(plain))])
+    told = settled(["--model-path", str(model(plain))])
     names = (
         *("mem_fraction_static", "page_size", "chunked_prefill_size", "max_running_requests"),
         *("kv_cache_dtype", "sampling_backend", "grammar_backend", "cuda_graph_max_bs"),
@@ -188,20 +179,8 @@ def defaults():
     return {name: str(told[name]) for name in names if told.get(name) is not None}
 
 
-def check(arguments):
-    """None where the engine's own check takes `arguments`, else what it said."""
-    try:
-        resolved(arguments)
-    except SystemExit as error:
-        return f"the parser ended with {error.code}"
-    except Exception as error:
-        return said(error)
-    return None
-
-
-def said(error):
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    return text.replace(str(FOLDERS), "FOLDER")[:300]
+def shown(error):
+    return said(error).replace(str(FOLDERS), "FOLDER")[:300]
 
 
 def main():
@@ -214,7 +193,7 @@ def main():
         told["flags"] = flags()
     if asked.get("defaults"):
         told["defaults"] = defaults()
-    told["plans"] = [check(arguments) for arguments in asked.get("plans", [])]
+    told["plans"] = [rehearse(arguments) for arguments in asked.get("plans", [])]
     shutil.rmtree(FOLDERS)
     sys.stdout.write("\n" + json.dumps(told) + "\n")
 

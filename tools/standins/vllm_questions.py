@@ -22,7 +22,7 @@ from vllm.platforms import current_platform
 from vllm.utils.import_utils import resolve_obj_by_qualname
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.attention.selector import AttentionSelectorConfig
-from vllm_plan import check, parser
+from vllm_plan import parser, rehearse
 
 HEADS, KV_HEADS, WINDOW = 16, 4, 1024
 LATENT, ROPE = 512, 64
@@ -188,7 +188,7 @@ def main():
         told["flags"] = flags()
     if asked.get("defaults"):
         told["defaults"] = defaults()
-    told["plans"] = [check(arguments) for arguments in asked.get("plans", [])]
+    told["plans"] = [rehearse(arguments) for arguments in asked.get("plans", [])]
     sys.stdout.write("\n" + json.dumps(told) + "\n")
 
 
