@@ -201,7 +201,7 @@ def _sglang(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Lau
         argv=tuple(argv),
         environment=environment,
         secret_names=("SGLANG_API_KEY",),
-        before=sglang_files(),
+        before=sglang_files(plan.release),
         compiles=True,
     )
 

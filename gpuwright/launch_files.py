@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from gpuwright.plan import Plan
+from gpuwright.versions import at_least
 
 # In the shell a key is a variable and printf one of its own words, so that it is nobody's argument.
 _ARGUMENTS = (
@@ -27,12 +28,20 @@ _KEYS = (
 _CONFIGURATION = 'set -eu; umask 077; printf \'%s\\n\' "$1" >"$RUNTIME_DIRECTORY/config.yaml"'
 
 
-def sglang_files() -> tuple[str, ...]:
+def sglang_files(release: str) -> tuple[str, ...]:
     """Writes `arguments.yaml`, which holds the key, and `logging.json`, which keeps it out of the
     journal. SGLang takes its key as an argument or from `--config`, and logs all that it was told,
-    the key with it, at its start: the module that does so says warnings alone.
+    the key with it: the modules that do so say warnings alone.
     """
-    return ("/bin/sh", "-c", _ARGUMENTS, "sh", json.dumps(_LOGGING))
+    loggers = {name: {"level": "WARNING"} for name in (*told_by(release), "httpx", "httpcore")}
+    return ("/bin/sh", "-c", _ARGUMENTS, "sh", json.dumps(_LOGGING | {"loggers": loggers}))
+
+
+def told_by(release: str) -> tuple[str, ...]:
+    """The modules of an SGLang release that log its arguments as a whole."""
+    start = "sglang.srt.entrypoints.engine"
+    # The scheduler did where a request changes one of them (/set_internal_state).
+    return (start,) if at_least(release, "0.5.23") else (start, "sglang.srt.managers.scheduler")
 
 
 _LOGGING = {
@@ -41,11 +50,6 @@ _LOGGING = {
     "formatters": {"line": {"format": "[%(asctime)s] %(message)s", "datefmt": "%Y-%m-%d %H:%M:%S"}},
     "handlers": {"out": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"level": "INFO", "handlers": ["out"]},
-    "loggers": {
-        "sglang.srt.entrypoints.engine": {"level": "WARNING"},
-        "httpx": {"level": "WARNING"},
-        "httpcore": {"level": "WARNING"},
-    },
 }
 
 

@@ -22,7 +22,7 @@ def start(command, directory, **environment):
 
 @pytest.mark.parametrize("key", KEYS)
 def test_sglang_reads_the_key_as_it_stands_in_the_environment(key, tmp_path):
-    done = start(sglang_files(), tmp_path, SGLANG_API_KEY=key)
+    done = start(sglang_files("0.5.23"), tmp_path, SGLANG_API_KEY=key)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     path = tmp_path / "arguments.yaml"
     assert yaml.safe_load(path.read_text()) == {"api-key": key}
@@ -34,15 +34,19 @@ def test_sglang_reads_the_key_as_it_stands_in_the_environment(key, tmp_path):
     [({"SGLANG_API_KEY": ""}, "is empty"), ({}, "is empty"), ({"SGLANG_API_KEY": "-x"}, "begins")],
 )
 def test_sglang_does_not_start_without_a_key_that_it_can_read(environment, said, tmp_path):
-    done = start(sglang_files(), tmp_path, **environment)
+    done = start(sglang_files("0.5.23"), tmp_path, **environment)
     assert done.returncode == 1
     assert said in done.stderr
     assert not list(tmp_path.iterdir())
 
 
-def test_what_sglang_logs_of_its_arguments_is_not_said_and_all_else_is(tmp_path):
-    start(sglang_files(), tmp_path, SGLANG_API_KEY="abcdefgh")
-    # As its own code does it: the file first, then the line that holds the key.
+@pytest.mark.parametrize(
+    ("release", "said"),
+    [("0.5.10.post1", ["a warning"]), ("0.5.23", ["a warning", "max_total_num_tokens"])],
+)
+def test_what_sglang_logs_of_its_arguments_is_not_said_and_all_else_is(release, said, tmp_path):
+    start(sglang_files(release), tmp_path, SGLANG_API_KEY="abcdefgh")
+    # As its own code does it: the file first, then the lines.
     program = (
         "import json, logging, logging.config, sys\n"
         "logging.basicConfig(level='INFO', force=True)\n"
@@ -50,7 +54,8 @@ def test_what_sglang_logs_of_its_arguments_is_not_said_and_all_else_is(tmp_path)
         "logging.config.dictConfig(json.load(open(sys.argv[1])))\n"
         "engine.info('server_args=%s', {'api_key': 'abcdefgh'})\n"
         "engine.warning('a warning')\n"
-        "logging.getLogger('sglang.srt.managers.scheduler').info('Decode batch')\n"
+        "logging.getLogger('sglang.srt.managers.scheduler').info('max_total_num_tokens')\n"
+        "logging.getLogger('sglang.srt.managers.scheduler_metrics_mixin').info('Decode batch')\n"
         "logging.getLogger('uvicorn.error').info('Started server process')\n"
     )
     done = subprocess.run(
@@ -59,8 +64,8 @@ def test_what_sglang_logs_of_its_arguments_is_not_said_and_all_else_is(tmp_path)
         text=True,
         check=True,
     )
-    said = [line.split("] ", 1)[1] for line in done.stderr.splitlines()]
-    assert said == ["a warning", "Decode batch", "Started server process"]
+    found = [line.split("] ", 1)[1] for line in done.stderr.splitlines()]
+    assert found == [*said, "Decode batch", "Started server process"]
     assert logging.getLogger("sglang").level == logging.NOTSET
 
 
