@@ -7,19 +7,13 @@ import time
 from typing import Any
 
 from gpuwright.onnode.archives import clear
-from gpuwright.onnode.outcome import NodeError, clean
+from gpuwright.onnode.contents import SpoiltError, Stock, difference, seal
+from gpuwright.onnode.outcome import NodeError, clean, say
 from gpuwright.onnode.proving import Prover, fault, versions_differ
 from gpuwright.onnode.retire import retire
 from gpuwright.onnode.room import on_disk, require_room
-from gpuwright.onnode.stamps import (
-    HASHED_BYTES,
-    read_stamp,
-    same_as_stamped,
-    stamped,
-    vouched,
-    write_stamp,
-)
-from gpuwright.onnode.storage import locked, sha256_of, sync_directory
+from gpuwright.onnode.stamps import read_stamp
+from gpuwright.onnode.storage import locked, sync_directory
 from gpuwright.onnode.uv import Uv
 
 _PROOF_SECONDS = 300.0
@@ -94,42 +88,54 @@ class Installation:
             module = clean(told["failed"], 100)
             raise fault(self.name, f"import {module} fails", finished)
 
-    def files(self) -> list[str]:
-        """What the stamp vouches for: each package's own list of its files, large libraries, and
-        the scripts that the service may run."""
-        found = ["pyvenv.cfg", "requirements.txt"]
-        for place, directories, names in os.walk(self.partial):
-            directories.sort()
-            for name in sorted(names):
-                path = f"{place}/{name}"
-                record = name == "RECORD" and place.endswith(".dist-info")
-                if os.path.islink(path):
-                    continue
-                large = ".so" in name and os.stat(path).st_size > HASHED_BYTES
-                if record or large or place == f"{self.partial}/bin":
-                    found.append(path[len(self.partial) + 1 :])
-        return found
+    def examine(self) -> dict[str, str]:
+        """Prove it; meanwhile every file is compared with its package's RECORD. Their hashes.
 
-    def publish(self) -> None:
+        SpoiltError: one is another. What imports from it says less of the cause.
+        """
+        stock = Stock(self.partial)
+        try:
+            try:
+                self.prove()
+            except NodeError:
+                stock.taken()
+                raise
+            began = time.monotonic()
+            taken = stock.taken()
+            self.seconds["sync"] = round(time.monotonic() - began, 1)
+        finally:
+            stock.close()
+        return taken
+
+    def make(self) -> None:
+        """Install, examine and publish.
+
+        Files are links to those in uv's cache: what was written into one of an older environment
+        comes from there again. Such a package is fetched anew, once.
+        """
+        self.install()
+        try:
+            stock = self.examine()
+        except SpoiltError as spoilt:
+            say(f"install {self.name}: {spoilt.name} is not its package's: fetching that anew")
+            clear(self.partial)
+            self.uv(["cache", "clean", "--quiet", *spoilt.packages], "cleaning")
+            self.install()
+            try:
+                stock = self.examine()
+            except SpoiltError as again:
+                raise NodeError(
+                    f"{self.spec['lock_id']}: {again.packages[0]}: {again.name} as installed is "
+                    "not what the package's RECORD says"
+                ) from None
+        self.publish(stock)
+
+    def publish(self, stock: dict[str, str]) -> None:
         """Stamp and rename: from then on the environment is there."""
-        began = time.monotonic()
-        files = {
-            name: stamped(f"{self.partial}/{name}", sha256_of(f"{self.partial}/{name}"))
-            for name in self.files()
-        }
-        # Tens of thousands of files: one call for all is quicker than one for each.
-        os.sync()
-        self.seconds["sync"] = round(time.monotonic() - began, 1)
-        write_stamp(
-            self.partial,
-            {
-                "schema": 1,
-                "key": self.spec["key"],
-                "lock": self.spec["lock_id"],
-                "files": files,
-                "seconds": self.seconds,
-            },
-        )
+        value = {"key": self.spec["key"], "lock": self.spec["lock_id"], "seconds": self.seconds}
+        if self.uv.brought:
+            value["python"] = self.uv.brought
+        seal(self.partial, stock, value)
         old = f"{self.partial}.old"
         clear(old)
         if os.path.lexists(self.engine_dir):
@@ -140,22 +146,14 @@ class Installation:
 
 
 def standing(spec: dict[str, Any]) -> bool:
-    """Whether the environment of this key is there, as its stamp vouches for."""
+    """Whether the environment of this key is there, as its stamp vouches for, with its Python."""
     directory = str(spec["engine_dir"]).rstrip("/")
     stamp = read_stamp(directory)
-    files = vouched(stamp)
-    if stamp.get("key") != spec["key"] or "pyvenv.cfg" not in files:
+    if stamp.get("key") != spec["key"] or not os.access(f"{directory}/bin/python", os.X_OK):
         return False
-    if not os.access(f"{directory}/bin/python", os.X_OK):
-        return False
-    full_check = spec.get("verify") == "full"
-    for name, entry in files.items():
-        path = f"{directory}/{name}"
-        if not same_as_stamped(path, entry):
-            return False
-        if (full_check or entry["bytes"] <= HASHED_BYTES) and sha256_of(path) != entry["sha256"]:
-            return False
-    return True
+    thorough = spec.get("verify") == "full"
+    trees = [directory, *([str(stamp["python"])] if stamp.get("python") else [])]
+    return all(difference(tree, thorough) is None for tree in trees)
 
 
 def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
@@ -182,9 +180,7 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
         os.chmod(str(spec["uv"]), 0o755)  # noqa: S103  everybody may run it
         require_room(work.partial, int(spec["need_bytes"]), f"installing {name}")
         try:
-            work.install()
-            work.prove()
-            work.publish()
+            work.make()
         finally:
             clear(work.partial)
             clear(f"{work.partial}.old")

@@ -21,6 +21,28 @@ def sync_directory(path: str) -> None:
         os.close(descriptor)
 
 
+def sync_filesystem(path: str) -> None:
+    """Make everything on the filesystem of `path` durable, and nothing on others.
+
+    Of tens of thousands of files one call for all is quicker than one for each. OSError: the disk
+    did not take it.
+    """
+    try:
+        import ctypes
+
+        call = ctypes.CDLL(None, use_errno=True).syncfs
+    except (ImportError, AttributeError, OSError):
+        os.sync()
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if call(descriptor) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), path)
+    finally:
+        os.close(descriptor)
+
+
 def replace_file(
     path: str, data: bytes, mode: int = 0o644, owner: tuple[int, int] | None = None
 ) -> None:

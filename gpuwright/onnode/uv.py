@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
+import stat
 import time
 from typing import Any
 
 from gpuwright.onnode.archives import clear
+from gpuwright.onnode.contents import difference, seal, take_stock
 from gpuwright.onnode.outcome import NodeError, clean, say
 from gpuwright.onnode.processes import Finished, run
 from gpuwright.onnode.proving import SHOWN_LINES
 from gpuwright.onnode.room import full
+from gpuwright.onnode.storage import locked, sync_filesystem
 
 
 class Uv:
@@ -23,9 +27,11 @@ class Uv:
         self.name = os.path.basename(str(spec["engine_dir"]).rstrip("/"))
         self.cache = str(spec["cache_dir"])
         self.index = dict(spec["index"])
+        self.brought: str | None = None
+        """The directory of a Python that was brought, where one is needed."""
         self.seconds: dict[str, float] = {}
 
-    def __call__(self, words: list[str], part: str) -> None:
+    def __call__(self, words: list[str], part: str, *held: int) -> None:
         """One command of uv; it may see nothing that whoever logged in has set for it."""
         began = time.monotonic()
         environment = {
@@ -54,11 +60,29 @@ class Uv:
             [str(self.spec["uv"]), *words],
             environment,
             self.hear,
-            held=[self.held],
+            held=[self.held, *held],
         )
-        self.seconds[part] = round(time.monotonic() - began, 1)
+        self._tighten()
+        self.seconds[part] = self.seconds.get(part, 0.0) + round(time.monotonic() - began, 1)
         if told.status != 0:
             raise self.broken(part, told)
+
+    def _tighten(self) -> None:
+        """Take from everybody what uv gives to everybody: its lock files are 0666, whatever umask.
+
+        What it has unpacked is not among them, and is left out: tens of thousands of files.
+        """
+        pythons = os.path.dirname(self.brought) if self.brought else None
+        for top in filter(None, (self.cache, pythons)):
+            for place, directories, names in os.walk(top):
+                if place == top:
+                    unpacked = ("archive-v0",) if top == self.cache else tuple(directories)
+                    directories[:] = [one for one in directories if one not in unpacked]
+                for path in (f"{place}/{name}" for name in names):
+                    with contextlib.suppress(FileNotFoundError):  # another run is at work, too
+                        mode = os.lstat(path).st_mode
+                        if stat.S_ISREG(mode) and mode & 0o022:
+                            os.chmod(path, stat.S_IMODE(mode) & ~0o022)
 
     def hear(self, line: str) -> None:
         """What people want to know of it: not each of hundreds of packages."""
@@ -109,24 +133,41 @@ class Uv:
                 raise NodeError(f"{path} is not there, and {self.name} needs that Python")
             return path
         place = str(wanted["place"])
-        path = f"{place}/{wanted['directory']}/bin/python{wanted['minor']}"
-        if os.access(path, os.X_OK):
-            return path
+        self.brought = f"{place}/{wanted['directory']}"
+        locks = os.path.dirname(str(self.spec["lock"]))
+        with locked(f"{locks}/pythons.lock", "another run is at work on a Python: waiting") as lock:
+            if difference(self.brought, self.spec.get("verify") == "full") is not None:
+                self._bring(self.brought, lock)
+        return f"{self.brought}/bin/python{wanted['minor']}"
+
+    def _bring(self, directory: str, lock: int) -> None:
+        """Install a Python, in place of one that is not what was installed."""
+        wanted, aside, listing = (
+            self.spec["python"],
+            f"{directory}.partial.old",
+            f"{self.partial}.json",
+        )
+        place = os.path.dirname(directory)
         os.makedirs(place, exist_ok=True)
-        listing = f"{self.partial}.json"
-        with open(listing, "w", encoding="utf-8") as file:
-            file.write(str(wanted["listing"]))
+        clear(aside)
+        if os.path.lexists(directory):
+            os.rename(directory, aside)
         try:
-            self(
-                [
-                    *("python", "install", "--no-bin", "--install-dir", place),
-                    *("--python-downloads-json-url", listing, str(wanted["version"])),
-                ],
-                "python",
-            )
+            with open(listing, "w", encoding="utf-8") as file:
+                file.write(str(wanted["listing"]))
+            words = ["python", "install", "--no-bin", "--install-dir", place]
+            words += ["--python-downloads-json-url", listing, str(wanted["version"])]
+            self(words, "python", lock)
+            sync_filesystem(directory)
+            seal(directory, take_stock(directory, {}), {"version": wanted["version"]})
+        except BaseException:
+            if os.path.lexists(aside):
+                clear(directory)
+                os.rename(aside, directory)
+            raise
         finally:
             clear(listing)
-        return path
+            clear(aside)
 
 
 def reasons(lines: list[str]) -> list[str]:

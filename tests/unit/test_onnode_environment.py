@@ -1,9 +1,12 @@
 """Making an environment, with the real uv: a Python that is brought, what becomes of leftovers."""
 
+import base64
 import hashlib
 import json
+import os
 import shutil
 import stat
+import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -14,6 +17,7 @@ from typing import Any
 import pytest
 
 from gpuwright.environments import _listing
+from gpuwright.onnode.contents import LIST, difference
 from gpuwright.onnode.environment import main, standing
 from gpuwright.onnode.outcome import NodeError
 from gpuwright.onnode.stamps import HASHED_BYTES
@@ -61,6 +65,7 @@ def work_with(tmp_path, uv, mirror, sha256) -> Uv:
     )
     spec = {
         "engine_dir": str(tmp_path / "engines/vllm-1-key"),
+        "lock": str(tmp_path / "lock"),
         "lock_id": "locks/test.txt",
         "uv": str(uv),
         "cache_dir": str(tmp_path / "cache"),
@@ -85,14 +90,23 @@ def copied(uv: Path, to: Path) -> Path:
     return to
 
 
+def record_hash(content: bytes) -> str:
+    """As a wheel's RECORD has it."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode()
+    return f"sha256={digest.rstrip('=')}"
+
+
 def small(tmp_path, uv) -> dict[str, Any]:
-    """The spec of an environment with one package, which holds one large library."""
+    """The spec of an environment with one package, with a module in a directory and one beside it,
+    and a large library."""
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     wheel = wheels / "small-1.0-py3-none-any.whl"
     info = "small-1.0.dist-info"
     files = {
         "small.py": b"",
+        "parts/__init__.py": b"",
+        "parts/inner.py": b"one = 1\n",
         "big.so": bytes(HASHED_BYTES + 1),
         f"{info}/METADATA": b"Metadata-Version: 2.1\nName: small\nVersion: 1.0\n",
         f"{info}/entry_points.txt": b"[console_scripts]\nsmall = small:main\n",
@@ -101,7 +115,10 @@ def small(tmp_path, uv) -> dict[str, Any]:
     with zipfile.ZipFile(wheel, "w") as packed:
         for name, content in files.items():
             packed.writestr(name, content)
-        packed.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in files))
+        rows = [
+            f"{name},{record_hash(content)},{len(content)}\n" for name, content in files.items()
+        ]
+        packed.writestr(f"{info}/RECORD", "".join([*rows, f"{info}/RECORD,,\n"]))
     return {
         "key": "key",
         "engine_dir": str(tmp_path / "engines/small-1-key"),
@@ -166,13 +183,102 @@ def test_an_environment_is_kept_until_a_file_that_its_stamp_vouches_for_is_gone(
     spec = small(tmp_path, uv)
     assert main(spec, None)["engine"] == "installed"
     directory = Path(spec["engine_dir"])
-    assert [path for path in directory.rglob("*") if is_for_all_to_write(path)] == []
+    assert [path for path in tmp_path.rglob("*") if is_for_all_to_write(path)] == []
     assert main(spec, None)["engine"] == "kept"
     for name in ("site-packages/big.so", "small-1.0.dist-info/RECORD", "bin/python", "bin/small"):
         next(directory.rglob(name)).unlink()
         assert main(spec, None)["engine"] == "installed", name
         assert main(spec, None)["engine"] == "kept", name
     assert [path.name for path in directory.parent.iterdir()] == ["small-1-key"]
+
+
+PLANTED = "lib/python{}/site-packages/{}"
+
+
+def change_in_place(path: Path) -> None:
+    """As an editor does that writes into the file itself; its size and time stay what they were."""
+    times = path.stat()
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    ("name", "quick"),
+    [("small.pth", True), ("sitecustomize.py", True), ("parts/more.py", False)],
+)
+def test_a_file_that_no_package_brought_is_noticed(name, quick, tmp_path, uv):
+    spec = small(tmp_path, uv)
+    main(spec, None)
+    planted = Path(spec["engine_dir"]) / PLANTED.format(MINOR, name)
+    planted.write_text("import os\n")
+    assert difference(spec["engine_dir"], True) == f"{planted} was not installed"
+    noticed = difference(spec["engine_dir"], False)
+    assert noticed == (f"{planted} was not installed" if quick else None)
+    assert main(spec | {"verify": "full"}, None)["engine"] == "installed"
+    assert not planted.exists()
+    assert standing(spec | {"verify": "full"})
+
+
+@pytest.mark.parametrize(
+    ("name", "quick"),
+    [("small-1.0.dist-info/RECORD", True), ("parts/inner.py", False), ("big.so", False)],
+)
+def test_a_file_that_was_written_into_is_noticed_and_comes_anew(name, quick, tmp_path, uv):
+    spec = small(tmp_path, uv)
+    main(spec, None)
+    path = Path(spec["engine_dir"]) / PLANTED.format(MINOR, name)
+    right = path.read_bytes()
+    change_in_place(path)
+    assert (difference(spec["engine_dir"], False) is None) == (not quick)
+    assert str(path) in difference(spec["engine_dir"], True)
+    # The file is a link to the one in uv's cache: that is wrong as well.
+    assert main(spec | {"verify": "full"}, None)["engine"] == "installed"
+    assert path.read_bytes() == right
+
+
+def test_a_package_that_is_not_what_its_record_says_is_refused(tmp_path, uv):
+    spec = small(tmp_path, uv)
+    (wheel,) = (tmp_path / "wheels").iterdir()
+    with zipfile.ZipFile(wheel) as packed:
+        held = {name: packed.read(name) for name in packed.namelist()}
+    with zipfile.ZipFile(wheel, "w") as packed:
+        for name, content in (held | {"parts/inner.py": b"two = 2\n"}).items():
+            packed.writestr(name, content)
+    spec["requirements"] = {"small==1.0": [hashlib.sha256(wheel.read_bytes()).hexdigest()]}
+    with pytest.raises(NodeError) as failed:
+        main(spec, None)
+    assert "parts/inner.py as installed is not what the package's RECORD says" in failed.value.error
+    assert list(Path(spec["engine_dir"]).parent.iterdir()) == []
+
+
+def test_the_list_is_one_that_sha256sum_checks(tmp_path, uv):
+    spec = small(tmp_path, uv)
+    main(spec, None)
+    check = ["sha256sum", "--check", "--strict", "--quiet", LIST]
+    assert subprocess.run(check, cwd=spec["engine_dir"], check=False).returncode == 0
+
+
+def test_a_python_that_is_not_what_was_brought_is_brought_again(tmp_path, uv, archive):
+    sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
+    with Hub() as hub:
+        hub.add_file("mirror/20990101/python.tar.gz", archive)
+        work = work_with(tmp_path, uv, f"{hub.url}/files/mirror", sha256)
+        program = Path(work.python())
+        library = program.parents[1] / f"lib/python{MINOR}"
+        changed = library / "json/decoder.py"
+        for verify, path in (("quick", library / "sitecustomize.py"), ("full", changed)):
+            was = path.read_bytes() if path.exists() else None
+            path.write_text("import os\n")
+            work.spec["verify"] = verify
+            assert Path(work.python()) == program
+            assert (path.read_bytes() if path.exists() else None) == was
+        hub.fail(match="*", status=500)
+        changed.write_text("import os\n")
+        with pytest.raises(NodeError):
+            work.python()
+        assert changed.read_text() == "import os\n"
+    assert [path.name for path in (tmp_path / "pythons").glob("*.partial*")] == []
+    assert [path for path in tmp_path.rglob("*") if is_for_all_to_write(path)] == []
 
 
 def test_a_uv_that_is_killed_is_one_sentence_and_leaves_nothing(tmp_path, uv):
