@@ -194,6 +194,9 @@ def _build(expected: Expected, document: Document) -> str | None:
     for name in dict.fromkeys((*expected.engine_files, *stamped)):
         if drift := _drift_of_file(document, expected.engine_dir, name, None):
             return f"{verb} {expected.plan.engine} {expected.plan.release}: {drift}"
+    altered = document["ours"].get("altered") or {}
+    if drift := altered.get(expected.engine_dir):
+        return f"{verb} {expected.plan.engine} {expected.plan.release}: {drift}"
     python = f"{expected.engine_dir}/bin/python"  # a link, of which no stamp tells
     if expected.installed and file_entry(document, python) is None:
         return f"{verb} {expected.plan.engine} {expected.plan.release}: {python} is missing"

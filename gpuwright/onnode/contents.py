@@ -177,15 +177,18 @@ def difference(directory: str, thorough: bool) -> str | None:
 
 def unlisted(directory: str, stamp: dict[str, Any], thorough: bool) -> str | None:
     """The same of what the stamp's `files` do not tell, which whoever has its text compares."""
-    sites, links = stamp.get("sites"), dict(stamp.get("links") or {})
-    for place, digest in (sites if isinstance(sites, dict) else {}).items():
+    files = vouched(stamp)
+    if LIST not in files:
+        return None  # a build, which has no list
+    sites, links = _mapping(stamp, "sites"), _mapping(stamp, "links")
+    for place, digest in sites.items():
         path = f"{directory}/{place}"
         names = os.listdir(path) if os.path.isdir(path) else []
         if _names_digest(names) != digest:
             return _first_name(directory, place, names, links)
     if not thorough:
         return None
-    listed, files = _list_of(directory), vouched(stamp)
+    listed = _list_of(directory)
     for entry in walked(directory):
         name = _below(directory, entry.path)
         if name in (STAMP, LIST):
@@ -195,10 +198,17 @@ def unlisted(directory: str, stamp: dict[str, Any], thorough: bool) -> str | Non
                 return f"{entry.path} is no link that was installed"
         elif name not in listed:
             return f"{entry.path} was not installed"
-        elif listed.pop(name) != (files[name]["sha256"] if name in files else _hash(entry)):
+        elif name in files:
+            listed.pop(name)  # its entry in the stamp tells of it
+        elif listed.pop(name) != _hash(entry):
             return f"{entry.path} was changed"
     gone = next(iter(sorted({*listed, *links})), None)
     return None if gone is None else f"{directory}/{gone} is missing"
+
+
+def _mapping(stamp: dict[str, Any], key: str) -> dict[str, Any]:
+    value = stamp.get(key)
+    return dict(value) if isinstance(value, dict) else {}
 
 
 def _hash(entry: os.DirEntry[str]) -> str | None:

@@ -23,24 +23,27 @@ def holdings(tree: Tree, spec: dict[str, Any], census: dict[str, Any]) -> dict[s
     return {
         "engines": [
             {**row, "key": _word(stamps[f"{row['path']}/{STAMP}"], "key")}
-            for row in _stamped(layout["engines"], stamps, files)
+            for row in _stamped(layout["engines"], stamps, files, census.get("altered") or {})
         ],
-        "models": _stamped(layout["model_store"], stamps, files),
+        "models": _stamped(layout["model_store"], stamps, files, {}),
         "services": _services(tree, layout["units"]),
         "plans": _plans(f"{layout['state']}/plans", stamps),
     }
 
 
-def _stamped(place: str, stamps: dict[str, Any], files: dict[str, Any]) -> list[dict[str, Any]]:
+def _stamped(
+    place: str, stamps: dict[str, Any], files: dict[str, Any], altered: dict[str, str]
+) -> list[dict[str, Any]]:
     """Each directory below `place` with a stamp of ours: `whole` where each file that it vouches
-    for is the one it names by size, time and inode, else `damaged`; `unreadable` without any."""
+    for is the one it names by size, time and inode and nothing else is altered, else `damaged`;
+    `unreadable` without any."""
     found = []
     for path in sorted(stamps):
         directory, name = os.path.split(path)
         if name != STAMP or os.path.dirname(directory) != place:
             continue
         entries = vouched(stamps[path])
-        same = all(
+        same = directory not in altered and all(
             isinstance(entry, dict) and _same(files.get(f"{directory}/{one}"), entry)
             for one, entry in entries.items()
         )

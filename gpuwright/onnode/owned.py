@@ -12,6 +12,7 @@ import re
 import stat
 from typing import Any
 
+from gpuwright.onnode.contents import difference, unlisted
 from gpuwright.onnode.envfile import is_key, valid_key, variables
 from gpuwright.onnode.outcome import NodeError, clean
 from gpuwright.onnode.stamps import HASHED_BYTES, STAMP, vouched
@@ -51,12 +52,14 @@ class Census:
 
     def __init__(self, tree: Tree, hash_everything: bool) -> None:
         self.tree = tree
+        self.thorough = hash_everything
         self.limit = (1 << 62) if hash_everything else HASHED_BYTES
         self.owners = accounts(_needed(tree, "/etc/passwd"))
         self.groups = accounts(_needed(tree, "/etc/group"))
         self.files: dict[str, dict[str, object] | None] = {}
         self.stamps: dict[str, object] = {}
         self.partials: dict[str, int] = {}
+        self.altered: dict[str, str] = {}
 
     def look(self, path: str) -> dict[str, Any] | None:
         """Record one path: what is there, or None. Links are not followed."""
@@ -103,6 +106,18 @@ class Census:
             self.look(f"{path}/bin")
             for name in _names(self.tree, f"{path}/bin")[:_MOST_NAMES]:
                 self.look(f"{path}/bin/{name}")
+            self._compare(path, self.stamps[f"{path}/{STAMP}"])
+
+    def _compare(self, path: str, stamp: object) -> None:
+        """Record what is otherwise than it was installed, of what `files` do not show."""
+        if not isinstance(stamp, dict):
+            return
+        found = unlisted(self.tree.at(path), stamp, self.thorough)
+        python = stamp.get("python")
+        if found is None and isinstance(python, str):
+            found = difference(self.tree.at(python), self.thorough)
+        if found is not None:
+            self.altered[path] = clean(found, 400)
 
     def checkpoint(self, path: str) -> None:
         """Record a checkpoint that has our stamp, and what an interrupted download left in it."""
@@ -188,7 +203,8 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 def census(tree: Tree, spec: dict[str, Any]) -> dict[str, object]:
-    """The document's files, stamps and partials. OSError, NodeError: something cannot be looked at.
+    """The document's files, stamps, partials and altered. OSError, NodeError: one of them cannot be
+    looked at.
 
     Looked at are our directories, the service's files, each engine and checkpoint with our stamp,
     each plan record, and `paths` of the spec.
@@ -220,4 +236,9 @@ def census(tree: Tree, spec: dict[str, Any]) -> dict[str, object]:
         found.partial(path)
     for path in spec.get("paths") or []:
         found.look(path)
-    return {"files": found.files, "stamps": found.stamps, "partials": found.partials}
+    return {
+        "files": found.files,
+        "stamps": found.stamps,
+        "partials": found.partials,
+        "altered": found.altered,
+    }

@@ -79,7 +79,7 @@ _NOTHING_KNOWN: dict[str, Any] = {
     "named": None,
     "ports": None,
     "packages": None,
-    "ours": dict.fromkeys(("user", "files", "stamps", "partials", "service", *KEYS)),
+    "ours": dict.fromkeys(("user", "files", "stamps", "partials", "altered", "service", *KEYS)),
     **UNKNOWN,
 }
 

@@ -367,3 +367,15 @@ def test_an_environment_without_its_python_is_installed_anew() -> None:
     )
     document["ours"]["files"][f"{ENGINE}/bin/python"] = _file(type="link")
     assert changes(installed, document).build is None
+
+
+def test_an_environment_that_is_not_what_was_installed_is_installed_anew() -> None:
+    installed = replace(EXPECTED, installed=True)
+    document = _serving()
+    document["ours"]["files"][f"{ENGINE}/bin/python"] = _file(type="link")
+    document["ours"]["altered"] = {"/opt/gpuwright/engines/other": "another's"}
+    assert changes(installed, document).build is None
+    document["ours"]["altered"][ENGINE] = f"{ENGINE}/lib/x.py was changed"
+    assert (
+        changes(installed, document).build == f"install llama.cpp b1: {ENGINE}/lib/x.py was changed"
+    )

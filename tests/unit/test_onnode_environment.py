@@ -11,16 +11,20 @@ import sys
 import sysconfig
 import tarfile
 import zipfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpuwright.environments import _listing
+from gpuwright.layout import Layout
 from gpuwright.onnode.contents import LIST, difference
 from gpuwright.onnode.environment import main, standing
 from gpuwright.onnode.outcome import NodeError
+from gpuwright.onnode.owned import census
 from gpuwright.onnode.stamps import HASHED_BYTES
+from gpuwright.onnode.tree import Tree
 from gpuwright.onnode.uv import Uv
 from gpuwright.python_rows import PythonRow
 from tests.lab.hub import Hub
@@ -192,6 +196,12 @@ def test_an_environment_is_kept_until_a_file_that_its_stamp_vouches_for_is_gone(
     assert [path.name for path in directory.parent.iterdir()] == ["small-1-key"]
 
 
+def altered(tmp_path, verify):
+    """What the census of a node says of engines below a directory."""
+    layout = asdict(Layout()) | {"engines": str(tmp_path / "engines")}
+    return census(Tree("/"), {"layout": layout, "verify": verify})["altered"]
+
+
 PLANTED = "lib/python{}/site-packages/{}"
 
 
@@ -212,8 +222,10 @@ def test_a_file_that_no_package_brought_is_noticed(name, quick, tmp_path, uv):
     planted = Path(spec["engine_dir"]) / PLANTED.format(MINOR, name)
     planted.write_text("import os\n")
     assert difference(spec["engine_dir"], True) == f"{planted} was not installed"
-    noticed = difference(spec["engine_dir"], False)
-    assert noticed == (f"{planted} was not installed" if quick else None)
+    noticed = f"{planted} was not installed"
+    assert difference(spec["engine_dir"], False) == (noticed if quick else None)
+    assert altered(tmp_path, "full") == {spec["engine_dir"]: noticed}
+    assert altered(tmp_path, "quick") == ({spec["engine_dir"]: noticed} if quick else {})
     assert main(spec | {"verify": "full"}, None)["engine"] == "installed"
     assert not planted.exists()
     assert standing(spec | {"verify": "full"})

@@ -70,7 +70,10 @@ END
 UNIT = "gpuwright-llm.service"
 STORE = "/var/lib/gpuwright/models"
 UNKNOWN = dict.fromkeys(
-    ("user", "files", "stamps", "partials", "service", "engines", "models", "services", "plans")
+    (
+        *("user", "files", "stamps", "partials", "altered", "service"),
+        *("engines", "models", "services", "plans"),
+    )
 )
 NOT_HERE = {"ports": None, "virtualization": None, "packages": None, "ours": UNKNOWN}
 
