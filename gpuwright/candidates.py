@@ -99,6 +99,7 @@ def _release_reason(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Reason
         or compat.c_library(host, release)
         or compat.python(host, release, tag, site.matrix)
         or compat.guarded(want, release)
+        or compat.nameable(want, release)
         or adapter_reason(want, host.named, release)
     )
     if reason is None and release.memory_model is MemoryModel.UNKNOWN:

@@ -13,6 +13,7 @@ from gpuwright.engine_rows import (
 )
 from gpuwright.host import Gpu, Host
 from gpuwright.interpreters import interpreter, pythons, served_pythons
+from gpuwright.launch_words import named_by_directory
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.plan import is_loopback
 from gpuwright.refusals import DriverTooOld, Needs, NoKernels, Reason, Unlisted
@@ -386,6 +387,19 @@ def guarded(want: Want, release: ReleaseRow) -> Reason | None:
         needed="a server that asks for a key",
         found="none: it answers whoever reaches it",
         help=Remedy(words="`bind: 127.0.0.1`, for this node alone", want=(("bind", "127.0.0.1"),)),
+        row=release.id,
+    )
+
+
+def nameable(want: Want, release: ReleaseRow) -> Reason | None:
+    """A model that is called as its directory is has no `/` in its name."""
+    name = want.served_model_name or ""
+    if "/" not in name or not named_by_directory(release.engine, release.release):
+        return None
+    return Needs(
+        subject=f"served_model_name {name} under {release.engine} {release.release}",
+        needed="a name without /, since a model is called as its directory is",
+        found=name,
         row=release.id,
     )
 

@@ -3,10 +3,8 @@ engines' flags and words."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from gpuwright.features import filled
 from gpuwright.launch_environment import card_environment, python_environment
@@ -17,7 +15,12 @@ from gpuwright.launch_files import (
     tensorrt_llm_files,
 )
 from gpuwright.launch_llama import ik_llama_cpp_arguments, llama_cpp_arguments
-from gpuwright.launch_words import backend_word, cache_word
+from gpuwright.launch_tensorrt_llm import (
+    linked_model,
+    tensorrt_llm_arguments,
+    tensorrt_llm_settings,
+)
+from gpuwright.launch_words import backend_word, cache_word, named_by_directory
 from gpuwright.layout import RUN, Layout
 from gpuwright.plan import Plan
 from gpuwright.versions import at_least
@@ -52,8 +55,10 @@ def launch(
     start = ENGINES[plan.engine](plan, layout, model_path, engine_dir)
     argv, paths = start.argv, _side_paths(plan, layout)
     if serve:
-        # Up to the model's path, which every engine is given behind its command.
-        argv = (f"{engine_dir}/{serve[0]}", *serve[1:], *argv[argv.index(model_path) :])
+        # Up to the model's path, which every engine that has an environment is given behind its
+        # command; what it is called by is a link to it.
+        first = next(at for at, word in enumerate(argv) if word in (model_path, linked_model(plan)))
+        argv = (f"{engine_dir}/{serve[0]}", *serve[1:], *argv[first:])
     return replace(start, argv=filled(argv, paths), before=filled(start.before, paths))
 
 
@@ -208,50 +213,14 @@ def _sglang(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Lau
 
 def _tensorrt_llm(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launch:
     """It knows no key: `compat.guarded` lets a plan bind it to the node's own addresses alone."""
-    argv = [
-        f"{engine_dir}/bin/trtllm-serve",
-        model_path,
-        "--host",
-        plan.bind,
-        "--port",
-        str(plan.port),
-        "--tp_size",
-        str(plan.tensor_parallel_size),
-        "--max_seq_len",
-        str(plan.max_model_len),
-        "--max_batch_size",
-        str(plan.max_num_seqs),
-        "--config",
-        f"{RUN}/{runtime_directory(plan)}/config.yaml",
-        *(word for word in plan.feature_arguments if not word.startswith("{")),
-    ]
-    if at_least(plan.release, "1.3.0"):
-        # Before (NVIDIA/TensorRT-LLM pull request 11711) it was called as its directory is.
-        argv += ["--served_model_name", plan.served_model_name]
+    named = named_by_directory(plan.engine, plan.release)
+    linked = (model_path, plan.served_model_name) if named else ()
     return Launch(
-        argv=tuple(argv),
+        argv=(f"{engine_dir}/bin/trtllm-serve", *tensorrt_llm_arguments(plan, model_path)),
         environment=python_environment(plan, layout, engine_dir),
-        before=tensorrt_llm_files(_tensorrt_llm_settings(plan)),
+        before=tensorrt_llm_files(tensorrt_llm_settings(plan), linked),
         compiles=True,
     )
-
-
-def _tensorrt_llm_settings(plan: Plan) -> dict[str, Any]:
-    """What only its configuration file can say; a word for the backend that it does not know would
-    be replaced in silence. Arguments of features that are JSON are fragments of the file."""
-    settings: dict[str, Any] = {
-        "attn_backend": backend_word(plan.engine, plan.attention_backend),
-        "enable_chunked_prefill": True,
-        "enable_iter_perf_stats": True,
-        "kv_cache_config": {
-            "dtype": cache_word(plan.engine, plan.kv_cache_dtype),
-            "enable_block_reuse": "prefix-caching" in plan.features,
-            "max_tokens": plan.max_model_len * plan.max_num_seqs,
-        },
-    }
-    for word in plan.feature_arguments:
-        settings |= json.loads(word) if word.startswith("{") else {}
-    return settings
 
 
 def _dtype_flag(plan: Plan) -> tuple[str, ...]:

@@ -25,7 +25,11 @@ _KEYS = (
     "exit 1; }; "
     """printf '%s\\n' "$keys" | tr , '\\n' >"$RUNTIME_DIRECTORY/keys\""""
 )
-_CONFIGURATION = 'set -eu; umask 077; printf \'%s\\n\' "$1" >"$RUNTIME_DIRECTORY/config.yaml"'
+_CONFIGURATION = (
+    """set -eu; umask 077; printf '%s\\n' "$1" >"$RUNTIME_DIRECTORY/config.yaml"; """
+    'test $# -eq 1 || { mkdir -p "$RUNTIME_DIRECTORY/model"; '
+    'ln -sfn "$2" "$RUNTIME_DIRECTORY/model/$3"; }'
+)
 
 
 def sglang_files(release: str) -> tuple[str, ...]:
@@ -58,9 +62,13 @@ def ik_llama_cpp_files() -> tuple[str, ...]:
     return ("/bin/sh", "-c", _KEYS)
 
 
-def tensorrt_llm_files(settings: dict[str, Any]) -> tuple[str, ...]:
-    """Writes `config.yaml`; JSON is YAML, too."""
-    return ("/bin/sh", "-c", _CONFIGURATION, "sh", json.dumps(settings, sort_keys=True))
+def tensorrt_llm_files(
+    settings: dict[str, Any], linked: tuple[str, str] | tuple[()] = ()
+) -> tuple[str, ...]:
+    """Writes `config.yaml`; JSON is YAML, too. `linked` is a model's directory and the name that a
+    link to it gets below `model/`."""
+    words = json.dumps(settings, sort_keys=True), *linked
+    return ("/bin/sh", "-c", _CONFIGURATION, "sh", *words)
 
 
 def runtime_directory(plan: Plan) -> str:

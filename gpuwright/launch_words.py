@@ -1,6 +1,8 @@
-"""How engines themselves spell attention backends and KV cache dtypes of ours."""
+"""How engines themselves spell attention backends, KV cache dtypes and names of models of ours."""
 
 from __future__ import annotations
+
+from gpuwright.versions import at_least
 
 _VLLM_BACKENDS = {
     "flash_attn": "FLASH_ATTN",
@@ -40,3 +42,9 @@ def backend_word(engine: str, backend: str) -> str:
 def cache_word(engine: str, dtype: str) -> str:
     """How the engine itself spells a KV cache dtype of ours."""
     return _DTYPES.get(engine, {}).get(dtype, dtype)
+
+
+def named_by_directory(engine: str, release: str) -> bool:
+    """Whether a model is called as its directory is, as no option can say another name
+    (https://github.com/NVIDIA/TensorRT-LLM/pull/11711)."""
+    return engine == "tensorrt-llm" and not at_least(release, "1.3.0")

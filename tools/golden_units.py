@@ -40,6 +40,14 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"gpus": _TWO_3090},
         {"model": "qwen3.6-27b", "engine": "vllm"},
     ),
+    "vllm-two-cards-over-nvlink": (
+        {"gpus": _TWO_3090, "interconnect": "nvlink"},
+        {"model": "qwen3.6-27b", "engine": "vllm"},
+    ),
+    "vllm-two-geforce-cards-without-peers": (
+        {"gpus": ["RTX 4090", "RTX 4090"]},
+        {"model": "qwen3.6-27b", "engine": "vllm"},
+    ),
     "vllm-mtp": (
         {"gpus": _TWO_3090},
         {"model": "qwen3.6-27b", "engine": "vllm", "speculative": "mtp:2"},
@@ -86,6 +94,16 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sglang-adapters-cuda-12": (
         {"gpus": _3090, "driver": "570.133.07"},
         {"model": "llama-3.1-8b", "engine": "sglang", **_BROUGHT},
+    ),
+    "tensorrt-llm-named-by-its-directory": (
+        {"gpus": ["L40S", "L40S"], "python": "3.12"},
+        {
+            "model": "llama-3.1-8b",
+            "engine": "tensorrt-llm",
+            "release": "1.2.1",
+            "gpus": [0, 1],
+            "served_model_name": "llama",
+        },
     ),
     "tensorrt-llm": (
         {"gpus": ["H100"], "python": "3.12"},

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 
 import pytest
@@ -238,3 +239,39 @@ def test_a_server_that_knows_no_key_serves_its_own_node_alone():
     refusal = refused_on(["H100"], {**wanted, "bind": "0.0.0.0"}, python="3.12")
     assert "a server that asks for a key" in refusal.sentence()
     assert "bind: 127.0.0.1" in refusal.sentence()
+
+
+def test_a_model_that_is_called_as_its_directory_is_gets_a_link_of_that_name():
+    wanted = {"model": "llama-3.1-8b", "engine": "tensorrt-llm", "served_model_name": "tiny"}
+    new, old = (
+        started(planned_on(["H100"], {**wanted, **pin}, python="3.12"))
+        for pin in ({}, {"release": "1.2.1"})
+    )
+    assert value(new, "--served_model_name") == "tiny"
+    assert new.argv[1] == "/models/m.gguf"
+    assert "--served_model_name" not in old.argv
+    assert old.argv[1] == "/run/gpuwright-llm/model/tiny"
+    assert old.before[-2:] == ("/models/m.gguf", "tiny")
+
+
+def test_a_name_that_no_directory_can_have_is_refused_where_the_directory_is_the_name():
+    wanted = {"model": "llama-3.1-8b", "engine": "tensorrt-llm", "served_model_name": "org/tiny"}
+    assert planned_on(["H100"], wanted, python="3.12").served_model_name == "org/tiny"
+    refusal = refused_on(["H100"], {**wanted, "release": "1.2.1"}, python="3.12")
+    assert "needs a name without /" in refusal.sentence()
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+def test_cards_without_nvlink_reduce_by_nccl_whatever_the_engine(engine):
+    plan = planned("2x3090-nvlink", {"model": "qwen3.6-27b", "engine": "vllm"})
+    settings = {"chunked_prefill_tokens": 2048, "mem_fraction_static": "0.80"}
+    plan = replace(plan, engine=engine, release="1.4", feature_arguments=())
+    over, beside = (
+        started(replace(plan, parameters=plan.parameters | settings | {"custom_all_reduce": own}))
+        for own in (True, False)
+    )
+    if engine == "tensorrt-llm":
+        assert json.loads(beside.before[-1])["allreduce_strategy"] == "NCCL"
+        assert "allreduce_strategy" not in json.loads(over.before[-1])
+    else:
+        assert set(beside.argv) - set(over.argv) == {"--disable-custom-all-reduce"}

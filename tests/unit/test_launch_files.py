@@ -92,3 +92,14 @@ def test_tensorrt_llms_settings_come_out_of_the_shell_as_they_went_in(tmp_path):
     path = tmp_path / "config.yaml"
     assert yaml.safe_load(path.read_text()) == json.loads(path.read_text()) == settings
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_tensorrt_llms_model_is_linked_under_its_name_at_each_start(tmp_path):
+    model, other = tmp_path / "a model's", tmp_path / "other"
+    model.mkdir()
+    other.mkdir()
+    for target in (model, other, other):
+        done = start(tensorrt_llm_files({}, (str(target), "$x")), tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "model/$x").resolve() == target
+    assert not list(other.iterdir())

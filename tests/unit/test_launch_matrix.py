@@ -143,6 +143,7 @@ def test_tensorrt_llm_is_told_in_its_file_what_has_no_flag():
             asked = replace(
                 plan("vllm", "0.33.0"),
                 engine="tensorrt-llm",
+                release="1.4.0rc1",
                 attention_backend="trtllm",
                 kv_cache_dtype="fp8_e4m3",
                 feature_arguments=filled(support.arguments, words),
