@@ -182,6 +182,8 @@ def _python(python: Interpreter, want: Want, layout: Layout) -> dict[str, Any]:
     if python.row is None:
         return {"executable": python.executable}
     mirror = want.python_mirror or PYTHON_RELEASES
+    if mirror.startswith("/"):
+        mirror = f"file://{quote(mirror)}"
     return {
         "place": layout.pythons,
         "directory": python.row.directory,

@@ -54,7 +54,7 @@ def _spec(want: Want, directory: str, files: Iterable[ModelFile], verify: str) -
     wanted = tuple(files)
     kinds = {source.kind for file in wanted for source in file.sources}
     index_url = want.python_index
-    if index_url is None and "python_package" in kinds:
+    if index_url is None and want.python_offline is None and "python_package" in kinds:
         index_url = default_index_url()
     return {
         "directory": directory,
@@ -84,7 +84,10 @@ def _source(source: Source, want: Want, index_url: str | None) -> dict[str, Any]
         if (value := getattr(source, name)) is not None
     }
     if source.kind == "python_package":
-        fields["index_url"] = index_url
+        if want.python_offline is not None:
+            fields["folder"] = want.python_offline
+        else:
+            fields["index_url"] = index_url
     elif source.kind == "hub":
         fields["hub"] = want.hub
     return fields

@@ -200,7 +200,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "python_extra_indexes": read_list(read_url),
     "python_find_links": read_list(read_url_or_node_path),
     "python_offline": read_node_path,
-    "python_mirror": read_url,
+    "python_mirror": read_url_or_node_path,
     "hub": read_url,
     "hub_token_file": read_local_path,
     "ca_bundle": read_node_path,

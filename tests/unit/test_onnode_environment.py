@@ -14,6 +14,7 @@ import zipfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -155,6 +156,15 @@ def test_a_python_is_brought_from_a_mirror_once(tmp_path, uv, archive):
         hub.forget_requests()
         assert Path(work.python()) == path
         assert hub.requests == []
+
+
+def test_a_mirror_may_be_a_folder_of_the_node(tmp_path, uv, archive):
+    place = tmp_path / "my mirror/20990101"
+    place.mkdir(parents=True)
+    shutil.copy(archive, place / "python.tar.gz")
+    sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
+    mirror = f"file://{quote(str(place.parent))}"
+    assert Path(work_with(tmp_path, uv, mirror, sha256).python()).is_file()
 
 
 def test_a_python_with_another_hash_is_refused_with_its_mirror(tmp_path, uv, archive):

