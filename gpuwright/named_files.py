@@ -72,8 +72,12 @@ def namings(want: Want) -> Iterator[Naming]:
         yield Naming(key=f"lora {name}", path=path, types=("dir", "file"), served=True)
     if want.ca_bundle is not None:
         yield Naming(key="ca_bundle", path=want.ca_bundle, types=("file",), served=False)
-    if want.python_offline is not None:
-        yield Naming(key="python_offline", path=want.python_offline, types=("dir",), served=False)
+    for key, folder in (
+        ("python_offline", want.python_offline),
+        ("python_mirror", want.python_mirror),
+    ):
+        if folder is not None and folder.startswith("/"):
+            yield Naming(key=key, path=folder, types=("dir",), served=False)
     for place in want.python_find_links or ():
         if place.startswith("/"):
             types = ("dir", "file")

@@ -199,6 +199,7 @@ def test_a_template_that_is_there_is_served_and_one_that_nobody_looked_at_is_ass
     [
         ("ca_bundle", "/etc/site.pem", "file"),
         ("python_offline", "/srv/wheels", "dir"),
+        ("python_mirror", "/srv/pythons", "dir"),
         ("python_find_links", ["/srv/wheels"], "dir"),
     ],
 )
