@@ -1,8 +1,7 @@
 """Runs inside SGLang's own environment: asks its code, on stand-in cards, what it would do.
 
 It goes on from sglang_plan.py, which nodes run; the protocol is that of vllm_questions.py. SGLang
-asks torch about the card, so torch is given the stand-in's answers first. It decides per model, so
-each kind of layer is asked with a model of it.
+decides per model, so each kind of layer is asked with a model of it.
 """
 
 import argparse
@@ -16,41 +15,9 @@ import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
-import torch
-
-CAPABILITY = tuple(int(part) for part in os.environ["STANDIN_CAPABILITY"].split("."))
-CARDS = int(os.environ["STANDIN_CARDS"])
-MEMORY = int(os.environ["STANDIN_MEMORY_GIB"]) * 2**30
-
-
-def card(_device=None):
-    return SimpleNamespace(
-        name=f"Stand-in {CAPABILITY[0]}.{CAPABILITY[1]}",
-        major=CAPABILITY[0],
-        minor=CAPABILITY[1],
-        multi_processor_count=64,
-        total_memory=MEMORY,
-        warp_size=32,
-        is_integrated=False,
-        shared_memory_per_block_optin=101376,
-    )
-
-
-for name, value in {
-    "is_available": lambda: True,
-    "device_count": lambda: CARDS,
-    "get_device_capability": lambda device=None: CAPABILITY,
-    "get_device_properties": card,
-    "get_device_name": lambda device=None: card().name,
-    "current_device": lambda: 0,
-    "mem_get_info": lambda device=None: (MEMORY, MEMORY),
-    "set_device": lambda device: None,
-    "empty_cache": lambda: None,
-}.items():
-    setattr(torch.cuda, name, value)
-
-from sglang.srt.server_args import ServerArgs  # noqa: E402
-from sglang_plan import backend, rehearse, said, settled  # noqa: E402
+import torch_cards  # noqa: F401  before the engine asks
+from sglang.srt.server_args import ServerArgs
+from sglang_plan import backend, rehearse, said, settled
 
 LAYERS, HEADS, KV_HEADS, WINDOW = 4, 16, 4, 1024
 FOLDERS = Path(tempfile.mkdtemp())
@@ -183,6 +150,53 @@ def shown(error):
     return said(error).replace(str(FOLDERS), "FOLDER")[:300]
 
 
+class NoCardError(Exception):
+    """What would need one comes next."""
+
+
+def started(asked):
+    """What the server writes as it starts with `arguments`, up to where it needs a card, and when
+    a request changes one of its settings."""
+    os.environ.update(asked["environment"])
+    logging.disable(logging.NOTSET)
+    kept = [os.dup(number) for number in (1, 2)]
+    with tempfile.TemporaryFile("w+") as file:
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+        try:
+            start(asked["arguments"])
+        finally:
+            sys.stdout.flush()
+            for number, place in zip((1, 2), kept, strict=True):
+                os.dup2(place, number)
+        file.seek(0)
+        return file.read()
+
+
+def start(arguments):
+    from sglang import launch_server
+    from sglang.srt import server_args as module
+    from sglang.srt.entrypoints.engine import Engine
+    from sglang.srt.managers import scheduler
+
+    def launch_no_scheduler(*_arguments, **_named):
+        raise NoCardError
+
+    Engine._launch_scheduler_processes = launch_no_scheduler
+    told = module.prepare_server_args(arguments)
+    try:
+        launch_server.run_server(told)
+    except NoCardError:
+        logging.getLogger("sglang").info("it goes on")
+    if hasattr(scheduler, "get_global_server_args"):
+        # As a scheduler's process does it, whose logs are configured alike.
+        module.set_global_server_args_for_scheduler(told)
+        one = SimpleNamespace(
+            spec_algorithm=SimpleNamespace(is_none=lambda: True), max_running_requests=1, pp_size=1
+        )
+        scheduler.Scheduler.set_internal_state(one, SimpleNamespace(server_args={}))
+
+
 def main():
     asked = json.load(sys.stdin)
     told = {"python": platform.python_version()}
@@ -194,6 +208,8 @@ def main():
     if asked.get("defaults"):
         told["defaults"] = defaults()
     told["plans"] = [rehearse(arguments) for arguments in asked.get("plans", [])]
+    if asked.get("start"):
+        told["started"] = started(asked["start"])
     shutil.rmtree(FOLDERS)
     sys.stdout.write("\n" + json.dumps(told) + "\n")
 
