@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuwright.catalogue import Matrix
+from gpuwright.disk_rules import ENGINE_BYTES
 from gpuwright.engine_rows import BuildRow, ReleaseRow
 from gpuwright.expected import Expected
 from gpuwright.host import Host
@@ -204,6 +205,7 @@ def build_spec(expected: Expected, build: Build, want: Want, *, verify: str) -> 
         "jobs": build.jobs,
         "env": {},
         "need_bytes": recipe.work_bytes,
+        "engine_bytes": ENGINE_BYTES,
         "verify": verify,
         "retire": retire_spec(want),
         "proof_args": list(recipe.proof_args),

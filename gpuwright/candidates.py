@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from gpuwright import compat
 from gpuwright.card_sets import card_reason, card_sets
+from gpuwright.disk_rules import Making, disk_reason
 from gpuwright.engine_rows import BuildTagRow, MemoryModel, ReleaseRow
 from gpuwright.feature_choice import OFFLOAD
 from gpuwright.feature_rows import Grade
 from gpuwright.fitting import Candidate, best_fit, misfit, too_large
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.named_files import adapter_reason
-from gpuwright.node_rules import disk_reason
 from gpuwright.pins import pinned_gpus
 from gpuwright.plan import Rejection
 from gpuwright.refusals import CpuNotAsked, Needs, NoCard, Reason, Superseded, rejection_of
@@ -152,8 +152,7 @@ def openings(
     key = (release, tag, model)
     if key not in site.pins.openings:
         site.pins.openings[key] = tuple(_anywhere(site, build, model))
-    build_row = release.build if tag.applicable else None
-    installed = _installed_bytes(site, release, tag) if tag.applicable else 0
+    making = _making(site, release, tag)
     for each in site.pins.openings[key]:
         if isinstance(each, Failure):
             yield each
@@ -161,7 +160,7 @@ def openings(
         combination = Combination(
             release=release, tag=tag, model=model, checkpoint=each, offload=offload
         )
-        reason = disk_reason(site.host, site.want, each, release, build_row, installed)
+        reason = disk_reason(site.host, site.want, each, making)
         if reason is not None:
             yield Failure(label=combination.label, reason=reason)
             continue
@@ -204,12 +203,17 @@ def _anywhere(site: Site, build: Build, model: ModelRow) -> Iterator[CheckpointR
             yield Failure(label=label, reason=reason)
 
 
-def _installed_bytes(site: Site, release: ReleaseRow, tag: BuildTagRow) -> int:
-    """What the packages of the build's lock take on a disk."""
-    lock = site.matrix.lock(release.engine, release.release, tag.tag, site.host.architecture or "")
-    if release.environment is None or lock is None:
-        return 0
-    return max((proof.installed_bytes for proof in lock.proofs), default=0)
+def _making(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Making:
+    """How the engine is made on this node, where it can be."""
+    if not tag.applicable:
+        return Making(release=release, tag=tag)
+    if release.build is not None:
+        found = toolchain(site.host, tag, site.want, site.matrix)
+        chain = found if isinstance(found, Toolchain) else None
+        return Making(release=release, tag=tag, build=release.build, toolchain=chain)
+    matrix, architecture = site.matrix, site.host.architecture or ""
+    lock = matrix.lock(release.engine, release.release, tag.tag, architecture)
+    return Making(release=release, tag=tag, lock=lock if release.environment else None)
 
 
 def _meant_for(release: ReleaseRow, checkpoint: CheckpointRow) -> bool:

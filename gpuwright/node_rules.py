@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Iterator
 from ipaddress import ip_address
 
 from gpuwright.catalogue import Matrix
-from gpuwright.engine_rows import BuildRow, ReleaseRow
 from gpuwright.host import Entry, Host, Listener
 from gpuwright.layout import Layout
-from gpuwright.model_rows import CheckpointRow
 from gpuwright.named_files import naming_reasons
 from gpuwright.onnode.machine import CONTAINERS
-from gpuwright.refusals import DiskTooSmall, GpusUnusable, Needs, PortTaken, Reason, Unlisted
+from gpuwright.refusals import GpusUnusable, Needs, PortTaken, Reason, Unlisted
 from gpuwright.remedies import Remedy
 from gpuwright.versions import at_least
 from gpuwright.want import Want
 
 MIN_PYTHON = "3.8"
 """What the programs that run on a node need."""
-DISK_MARGIN_BYTES = 2**30
-"""Left free on a filesystem that is written to; the downloads themselves ask for as much."""
-ENGINE_BYTES = 256 * 2**20
-"""Room for a finished build of llama.cpp, with what the filesystem adds."""
 
 _UVM = "/dev/nvidia-uvm"
 _WRITABLE_BY_OTHERS = 0o022
@@ -224,110 +217,3 @@ def _overlap(listening: str, wanted: str) -> bool:
         return True
     same_family = found.version == asked.version
     return same_family and (found == asked or found.is_unspecified or asked.is_unspecified)
-
-
-def disk_reason(
-    host: Host,
-    want: Want,
-    checkpoint: CheckpointRow,
-    release: ReleaseRow,
-    build: BuildRow | None,
-    installed_bytes: int = 0,
-) -> Reason | None:
-    """The first filesystem that cannot take all that is still to be written to it, or None.
-
-    `build` and `installed_bytes` are of an engine that is made on the node, in one way or the
-    other. What interrupted runs left is finished or removed, so it is room either way.
-    """
-    layout = want.layout
-    most = _most_bytes(checkpoint) + DISK_MARGIN_BYTES
-    if build is not None:
-        most += (build.archive.bytes or 0) + build.work_bytes + ENGINE_BYTES
-    disks = [host.disks.get(path) for path in (layout.model_store, layout.cache, layout.engines)]
-    if all(disk is None or disk.free_bytes >= most for disk in disks):
-        return None
-    needs = [(layout.model_store, missing_bytes(host, want, checkpoint), checkpoint.id)]
-    engine_prefix = layout.engine_dir(release.engine, release.release, "")
-    built = any(
-        path.startswith(engine_prefix) and isinstance(stamp, dict)
-        for path, stamp in host.stamps.items()
-    )
-    if installed_bytes and not built:
-        # Its packages are linked into it from uv's cache, or copied where that is another disk.
-        needs.append((layout.engines, installed_bytes, "the engine"))
-    if build is not None and not built:
-        sources = f"{layout.cache}/sources"
-        archive = _unstamped(host, sources, [(build.archive.filename, build.archive_sha256)])
-        size = (build.archive.bytes or 0) if archive else 0
-        left = sum(
-            held
-            for path, held in host.partials.items()
-            if path.startswith(engine_prefix) and path.endswith((".partial", ".partial.old"))
-        )
-        needs += [
-            (layout.cache, size - _left(host, f"{sources}/.partial"), "its source"),
-            (layout.cache, build.work_bytes - _left(host, f"{layout.cache}/build"), "the build"),
-            (layout.engines, ENGINE_BYTES - left, "the engine"),
-        ]
-    by_mount: dict[str, tuple[str, int, int, list[str]]] = {}
-    for path, size, what in needs:
-        disk = host.disks.get(path)
-        if disk is None or size <= 0:
-            continue
-        first_path, sum_bytes, _, names = by_mount.get(disk.mount, (path, 0, 0, []))
-        by_mount[disk.mount] = (first_path, sum_bytes + size, disk.free_bytes, [*names, what])
-    for mount, (path, size, free, names) in by_mount.items():
-        if size + DISK_MARGIN_BYTES > free:
-            return DiskTooSmall(
-                path=path,
-                mount=mount,
-                needed_bytes=size + DISK_MARGIN_BYTES,
-                free_bytes=free,
-                what=" and ".join(names),
-                row=checkpoint.id,
-            )
-    return None
-
-
-@lru_cache(maxsize=1 << 10)
-def _most_bytes(checkpoint: CheckpointRow) -> int:
-    """At least what `missing_bytes` says on any node."""
-    if checkpoint.files is None:
-        return checkpoint.disk_bytes or 0
-    sources = [source for file in checkpoint.files for source in file.sources]
-    return sum(file.bytes for file in checkpoint.files) + sum(each.bytes or 0 for each in sources)
-
-
-def missing_bytes(host: Host, want: Want, checkpoint: CheckpointRow) -> int:
-    """Bytes still to be written for `checkpoint`: files that no stamp vouches for, and a package
-    that one of them is unpacked from, less what an interrupted download left of them."""
-    directory = want.layout.checkpoint_dir(checkpoint.id)
-    files = checkpoint.files
-    if files is None:
-        needed = checkpoint.disk_bytes or 0
-    else:
-        names = _unstamped(host, directory, [(file.path, file.sha256) for file in files])
-        missing = [file for file in files if file.path in names]
-        packages = [
-            source.bytes or 0 for file in missing for source in file.sources if source.member
-        ]
-        needed = sum(file.bytes for file in missing) + max(packages, default=0)
-    return max(0, needed - _left(host, f"{directory}/.partial"))
-
-
-def _unstamped(host: Host, directory: str, files: Iterable[tuple[str, str | None]]) -> set[str]:
-    """Names of `files` (name, sha256) that are not there as the stamp of `directory` says."""
-    stamp = host.stamps.get(f"{directory}/gpuwright.json")
-    held = stamp.get("files") if isinstance(stamp, dict) else None
-    held = held if isinstance(held, dict) else {}
-    return {
-        name
-        for name, sha256 in files
-        if not isinstance(held.get(name), dict)
-        or held[name].get("sha256") != sha256
-        or (host.files or {}).get(f"{directory}/{name}", True) is None
-    }
-
-
-def _left(host: Host, directory: str) -> int:
-    return host.partials.get(directory, 0)

@@ -9,7 +9,7 @@ from typing import Any
 from gpuwright.onnode.archives import clear
 from gpuwright.onnode.outcome import NodeError
 from gpuwright.onnode.retire import retire
-from gpuwright.onnode.room import GIB, on_disk, require_room
+from gpuwright.onnode.room import on_disk, require_together
 from gpuwright.onnode.stamps import (
     HASHED_BYTES,
     read_stamp,
@@ -20,9 +20,8 @@ from gpuwright.onnode.stamps import (
 )
 from gpuwright.onnode.storage import locked, sha256_of
 from gpuwright.onnode.toolkit import stand
+from gpuwright.onnode.toolkit import standing as toolkit_stands
 from gpuwright.onnode.workshop import Workshop
-
-_NEEDED_BYTES = 2 * GIB
 
 
 def standing(spec: dict[str, Any]) -> str | None:
@@ -50,17 +49,30 @@ def standing(spec: dict[str, Any]) -> str | None:
     return "verified"
 
 
+def _needs(spec: dict[str, Any], shop: Workshop) -> list[tuple[str, int]]:
+    """What is written where."""
+    packed = spec.get("packed")
+    if packed:
+        there = os.path.isfile(str(packed["path"]))
+        return [(shop.partial, os.path.getsize(str(packed["path"])) if there else 0)]
+    needs = [(shop.place, int(spec["need_bytes"])), (shop.partial, int(spec["engine_bytes"]))]
+    toolkit = spec.get("toolkit")
+    if toolkit and not toolkit_stands(toolkit):
+        needs.append((str(toolkit["directory"]), int(toolkit["need_bytes"])))
+    return needs
+
+
 def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     """Make the engine of `key` stand in `engine_dir`.
 
     spec: key, engine_dir, archive, sha256, source_subdir ("": found), lock, work_dir, ccache_dir,
-    compiler, cmake_args, target, jobs, env, proof_args, proof_expect, need_bytes, verify
-    ("full" re-hashes what the stamp would vouch for), retire (see `retire.retire`); for cards also
-    toolkit (see `toolkit.stand`), libraries (paths, brought beside the binary), driver_library
-    (where it may be), devices_args and devices (how many it must list); packed (path and sha256)
-    of a build that another node has made, which is taken instead. Answers with `engine` ("kept" |
-    "verified" | "received" | "built"), `seconds` of each part, `jobs`, and what was `removed`. On
-    failure `output` has the last lines.
+    compiler, cmake_args, target, jobs, env, proof_args, proof_expect, need_bytes, engine_bytes,
+    verify ("full" re-hashes what the stamp would vouch for), retire (see `retire.retire`); for
+    cards also toolkit (see `toolkit.stand`), libraries (paths, brought beside the binary),
+    driver_library (where it may be), devices_args and devices (how many it must list); packed (path
+    and sha256) of a build that another node has made, which is taken instead. Answers with `engine`
+    ("kept" | "verified" | "received" | "built"), `seconds` of each part, `jobs`, and what was
+    `removed`. On failure `output` has the last lines.
     """
     began = time.monotonic()
     for key in ("engine_dir", "work_dir", "archive", "lock"):
@@ -75,14 +87,14 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
         shop = Workshop(spec, lock)
         for leftover in (shop.partial, f"{shop.partial}.old", shop.place):
             clear(leftover)
-        need = int(spec.get("need_bytes") or _NEEDED_BYTES)
-        require_room(shop.place, need, f"building {name} in {spec['work_dir']}")
+        toolkit = spec.get("toolkit")
+        require_together(_needs(spec, shop), f"building {name}")
         try:
             if spec.get("packed"):
                 files, version = shop.receive()
             else:
-                if spec.get("toolkit"):
-                    spent = stand(spec["toolkit"])
+                if toolkit:
+                    spent = stand(toolkit)
                     if spent is not None:
                         shop.seconds["toolkit"] = spent
                 version = shop.compiler_version()

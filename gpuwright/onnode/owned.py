@@ -207,7 +207,7 @@ def census(tree: Tree, spec: dict[str, Any]) -> dict[str, object]:
     looked at.
 
     Looked at are our directories, the service's files, each engine and checkpoint with our stamp,
-    each plan record, and `paths` of the spec.
+    the stamp of each toolkit, each plan record, and `paths` of the spec.
     """
     layout = spec["layout"]
     service = spec.get("service")
@@ -230,6 +230,12 @@ def census(tree: Tree, spec: dict[str, Any]) -> dict[str, object]:
             found.partial(f"{layout['engines']}/{name}")
         else:
             found.engine(f"{layout['engines']}/{name}")
+    toolkits = f"{os.path.dirname(layout['engines'])}/toolkits"
+    for name in _names(tree, toolkits, directories=True):
+        if name.endswith(".partial"):
+            found.partial(f"{toolkits}/{name}")
+        elif _names(tree, f"{toolkits}/{name}"):
+            found.stamp(f"{toolkits}/{name}/{STAMP}")
     for name in _names(tree, layout["model_store"], directories=True):
         found.checkpoint(f"{layout['model_store']}/{name}")
     for path in (f"{layout['cache']}/sources/.partial", f"{layout['cache']}/build"):

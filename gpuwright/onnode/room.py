@@ -43,6 +43,17 @@ def require_room(directory: str, needed_bytes: int, purpose: str) -> None:
         )
 
 
+def require_together(needs: list[tuple[str, int]], purpose: str) -> None:
+    """The same of several directories, each with its bytes: those of one filesystem together."""
+    together: dict[int, tuple[str, int]] = {}
+    for directory, needed_bytes in needs:
+        device = os.stat(nearest(directory)).st_dev
+        first, so_far = together.get(device, (directory, 0))
+        together[device] = (first, so_far + needed_bytes)
+    for directory, needed_bytes in together.values():
+        require_room(directory, needed_bytes, purpose)
+
+
 def full(path: str, **more: object) -> NodeError:
     """What is said when the filesystem of `path` has no room for it."""
     where = mount_of(path)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from gpuwright.disk_rules import DISK_MARGIN_BYTES
 from gpuwright.fetching import RESERVE_BYTES
-from gpuwright.node_rules import DISK_MARGIN_BYTES
 from gpuwright.refusals import Refusal
 from tests.unit.decisions import GIB, decided, planned, refused, setting, warnings_of, why_not
 from tools.golden import document
@@ -186,6 +186,9 @@ def test_what_is_downloaded_already_needs_no_room():
     assert planned("cpu-debian12", {"model": "smollm2"}, change)
 
 
+ENGINE = "/opt/gpuwright/engines/llama.cpp-b11434-abc"
+
+
 def test_refuses_a_disk_that_is_too_small_for_the_build_unless_it_is_built():
     small = free(gpuwright=0.5)
     refusal = refused("cpu-debian12", {"model": "smollm2"}, small)
@@ -193,9 +196,15 @@ def test_refuses_a_disk_that_is_too_small_for_the_build_unless_it_is_built():
 
     def built(node):
         small(node)
-        node["ours"]["stamps"] = {"/opt/gpuwright/engines/llama.cpp-b11434-abc/gpuwright.json": {}}
+        node["ours"]["stamps"] = {f"{ENGINE}/gpuwright.json": {"cmake_args": ["-DX=ON"]}}
 
     assert planned("cpu-debian12", {"model": "smollm2"}, built)
+
+    def built_for_cards(node):
+        small(node)
+        node["ours"]["stamps"] = {f"{ENGINE}/gpuwright.json": {"cmake_args": ["-DGGML_CUDA=ON"]}}
+
+    assert refused("cpu-debian12", {"model": "smollm2"}, built_for_cards)
 
 
 def test_what_an_interrupted_download_left_is_not_missing():

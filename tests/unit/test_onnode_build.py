@@ -59,6 +59,7 @@ def spec(tmp_path: Path, files: Mapping[str, str] = GOOD, **more: Any) -> dict[s
         "proof_args": ["--version"],
         "proof_expect": "11434",
         "need_bytes": 1 << 20,
+        "engine_bytes": 1 << 20,
         "retire": {"rooms": [], "leftovers": []},
         **more,
     }
@@ -257,6 +258,14 @@ def test_another_archive_than_the_rows_is_refused(tmp_path: Path):
 def test_too_little_room_is_said_before_anything_is_unpacked(tmp_path: Path):
     answer, _ = run("build", spec(tmp_path, need_bytes=1 << 60))
     assert "needs 1073741824.0 GiB" in answer["error"]
+
+
+def test_engine_and_toolkit_need_room_beside_the_build(tmp_path: Path):
+    toolkit = {"directory": str(tmp_path / "toolkit"), "need_bytes": 1 << 60}
+    toolkit |= {"key": "k", "links": {}, "lock": str(tmp_path / "run" / "toolkit.lock")}
+    more = {"need_bytes": 1 << 60, "engine_bytes": 1 << 60, "toolkit": toolkit}
+    answer, _ = run("build", spec(tmp_path, **more))
+    assert "needs 3221225472.0 GiB" in answer["error"]
 
 
 def test_a_missing_tool_is_named(tmp_path: Path):
