@@ -16,13 +16,14 @@ from gpuwright.memory_request import slots_of
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.pace import bytes_per_token
 from gpuwright.routing import route
-from gpuwright.rows import Effect, Preference, WorkloadRow
+from gpuwright.rows import Device, Effect, Preference, WorkloadRow
 from gpuwright.site import CardSet, Combination, Site
 from gpuwright.weight_formats import formats_of
 
 Rank = tuple[Any, ...]
 
 _CRITERIA = (
+    "its model is too small to be what a card is for",
     "it cannot be applied yet",
     "its model is too small to be of use",
     "it does not reach the context that the workload asks for",
@@ -46,8 +47,10 @@ _CRITERIA = (
 )
 
 
-BEFORE_MERIT = 8
+BEFORE_MERIT = 9
 """How many criteria stand before the model's own merit."""
+UNAPPLICABLE = 1
+"""Place of the criterion that a candidate cannot be applied yet."""
 LEAST_MERIT = 10
 """Below it a model is one to try things with, and no answer to what would serve people."""
 _COARSE_MILLIBITS = 3500
@@ -61,9 +64,16 @@ _PREFERENCES: dict[Preference, Callable[[WorkloadRow, Candidate], int]] = {
 }
 
 
+def is_toy(model: ModelRow, *, on_card: bool) -> bool:
+    """Whether nobody has a card for such a model: one that cannot be applied yet says what to do,
+    which is a better answer than to serve it because it can."""
+    return on_card and model.merit < LEAST_MERIT
+
+
 class _Standing(NamedTuple):
     """What is compared of a checkpoint under a build on cards of some kind, whatever node."""
 
+    toy: int
     unapplicable: int
     small: int
     coarse: int
@@ -90,6 +100,7 @@ def _standing(
     order = route(workload, model, capabilities).order
     bits = matrix.quantization(checkpoint.quantization).millibits_per_weight
     return _Standing(
+        toy=int(is_toy(model, on_card=tag.device is Device.CUDA)),
         unapplicable=int(tag.not_applicable is not None or checkpoint.files is None),
         small=int(model.merit < LEAST_MERIT),
         coarse=int(bits < _COARSE_MILLIBITS),
@@ -123,6 +134,7 @@ def bound(site: Site, combination: Combination, cards: CardSet, least_in_ram: in
         }
         wishes = tuple([most[each] for each in workload.prefer])
     return (
+        standing.toy,
         standing.unapplicable,
         standing.small,
         0,
@@ -155,40 +167,39 @@ def rank(site: Site, least: Rank, candidate: Candidate) -> Rank:
         # Who names a model knows how long its context can be; no model is chosen for a short one.
         target = min(target, combination.model.max_context_tokens)
     return (
-        least[0],
-        least[1],
+        *least[:3],
         _shortage(workload, fit.max_model_len, target),
-        least[3],
+        least[4],
         int(fit.cpu_expert_layers > 0),
         sum([each not in combination.features for each in workload.asks]),
         int(candidate.requests(workload) < workload.least_num_seqs),
-        least[7],
         least[8],
+        least[9],
         fit.cpu_expert_layers,
         int(fit.below_advice),
         sum([row.effect is Effect.AVOID and not row.sets for row in candidate.hazards]),
-        least[12],
+        least[13],
         tuple([_PREFERENCES[each](workload, candidate) for each in workload.prefer]),
         int(not (formats.preferred or (candidate.roomy and formats.spared))),
-        least[15],
         least[16],
+        least[17],
         combination.release.kv_cache_dtypes.index(candidate.kv.id),
         -fit.max_model_len,
-        least[19],
+        least[20],
     )
 
 
 def between_models(rank: Rank, context: int, workload: WorkloadRow) -> Rank:
     """The part of a plan's `rank` that models are compared by where none is named; `context` is
     what the plan holds. Who names a model is content with the context that it can have."""
-    before = (*rank[:2], _shortage(workload, context, workload.context_tokens))
-    return before + rank[3 : BEFORE_MERIT + 1]
+    before = (*rank[:3], _shortage(workload, context, workload.context_tokens))
+    return before + rank[4 : BEFORE_MERIT + 1]
 
 
 def is_satisfying(rank: Rank) -> bool:
     """Whether all that is asked for is met, so that no lesser model can do better and no expert
     need leave its card."""
-    return not any(rank[1:BEFORE_MERIT])
+    return not any(rank[2:BEFORE_MERIT])
 
 
 def falls_behind(rank: Rank, other: Rank) -> str | None:

@@ -18,7 +18,7 @@ from gpuwright.node_rules import node_reasons
 from gpuwright.pins import pinned_gpus, resolve_pins
 from gpuwright.plan import Plan, Rejection
 from gpuwright.planning import plan_of
-from gpuwright.ranking import BEFORE_MERIT, Rank, falls_behind
+from gpuwright.ranking import BEFORE_MERIT, UNAPPLICABLE, Rank, falls_behind, is_toy
 from gpuwright.refusals import (
     CpuNotAsked,
     Needs,
@@ -31,6 +31,7 @@ from gpuwright.refusals import (
     refuse,
 )
 from gpuwright.remedies import Remedy
+from gpuwright.rows import Device
 from gpuwright.search import Found, Ranked, found_of
 from gpuwright.site import Site
 from gpuwright.want import Want
@@ -124,9 +125,15 @@ def _is_settled(
     others: list[ModelRow],
 ) -> bool:
     """Whether none of `others`, which are lesser models, can come before the best so far."""
-    applied = any(may_apply(site, running, model) for model in others)
+    on_card = any(tag.device is Device.CUDA for _, tag in running)
+    useful = [model for model in others if not is_toy(model, on_card=on_card)]
+    applied = any(may_apply(site, running, model) for model in useful or others)
     best = min(rank for rank, _ in ranked)
-    return best[:BEFORE_MERIT] <= (int(not applied), *(0,) * (BEFORE_MERIT - 1))
+    return best[:BEFORE_MERIT] <= (
+        int(not useful),
+        int(not applied),
+        *(0,) * (BEFORE_MERIT - 2),
+    )
 
 
 def reaches_its_context(plan: Plan, want: Want, matrix: Matrix) -> bool:
@@ -174,6 +181,6 @@ _PASSED = "not looked at: a better model by the catalogue's order fits with all 
 def _lost(loser: Candidate, mine: Rank, best: Rank) -> Rejection:
     """Why a candidate that fits is not the one: the first criterion on which it falls behind."""
     text = falls_behind(mine, best) or "it is equal and stands later in the matrix"
-    if mine[0] > best[0]:
+    if mine[0] == best[0] and mine[UNAPPLICABLE] > best[UNAPPLICABLE]:
         text += f": {loser.not_applicable}"
     return Rejection(candidate=loser.label, reason=f"fits; {text}")
