@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import os
 import shutil
 import time
@@ -59,11 +60,11 @@ def stand(spec: dict[str, Any]) -> float | None:
             for wheel in spec["wheels"]:
                 say(f"unpack {os.path.basename(str(wheel['path']))}")
                 _unpack(wheel, str(spec["root"]), partial)
-            for link, target in spec["links"].items():
-                os.symlink(target, inside(partial, link, link))
             programs = sorted(_programs(partial))
             if not programs:
                 raise NodeError(f"the wheels hold nothing below {spec['root']}")
+            for link, target in spec["links"].items():
+                os.symlink(target, inside(partial, link, link))
             entries = {
                 each: stamped(f"{partial}/{each}", sha256_of(f"{partial}/{each}"))
                 for each in programs
@@ -101,6 +102,9 @@ def _unpack(wheel: dict[str, Any], root: str, partial: str) -> None:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
                 with opened.open(member) as content:
                     _write(os.open(target, flags, mode), content)
+                # ccache tells compilers apart by time: what is unpacked again is the same one.
+                packed = calendar.timegm((*member.date_time, 0, 0, 0))
+                os.utime(target, (packed, packed))
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, FileExistsError) as problem:
         raise NodeError(f"{path} cannot be unpacked: {problem}") from None
 
