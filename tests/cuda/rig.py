@@ -20,8 +20,6 @@ from gpuwright.want import Want
 
 TEMPLATES = Path(__file__).parents[2] / "templates"
 _DRIVER_CALLS = (
-    "cuDeviceGet",
-    "cuDeviceGetAttribute",
     "cuGetErrorString",
     "cuMemAddressFree",
     "cuMemAddressReserve",
@@ -32,6 +30,11 @@ _DRIVER_CALLS = (
     "cuMemSetAccess",
     "cuMemUnmap",
 )
+
+_DRIVER = """
+int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return 0; }
+int cuDeviceGetAttribute(int *value, int name, int device) { *value = 0; return 0; }
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +80,7 @@ def specs(gpus: list[str], place: Path, shared: Path, **asked: Any) -> Specs:
     """What `planned` tells, for this machine: the engine below `place`, sources and toolkit below
     `shared`."""
     told = planned(gpus, **asked)
-    driver = str(_stub_driver(place))
+    driver = str(stub_driver(place))
     # Where there is no driver, its stand-in lies beside the binary, as the toolkit's libraries do.
     libraries = [*told.build["libraries"], driver]
     build = told.build | {"driver_library": [driver], "libraries": libraries}
@@ -102,9 +105,9 @@ def specs(gpus: list[str], place: Path, shared: Path, **asked: Any) -> Specs:
     return replace(told, fetch=relocated(told.fetch), build=relocated(build))
 
 
-def _stub_driver(place: Path) -> Path:
-    """A driver's library in which every call fails: what is linked with it finds no card."""
-    source = "".join(f"int {name}(void) {{ return 100; }}\n" for name in _DRIVER_CALLS)
+def stub_driver(place: Path) -> Path:
+    """A driver's library that has a card to name, and no memory on it: all else fails."""
+    source = _DRIVER + "".join(f"int {name}(void) {{ return 100; }}\n" for name in _DRIVER_CALLS)
     (place / "driver").mkdir(parents=True, exist_ok=True)
     path = place / "driver" / "libcuda.so.1"
     command = ["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-x", "c", "-", "-o"]

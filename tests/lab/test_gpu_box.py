@@ -15,6 +15,7 @@ from gpuwright.launch import launch
 from gpuwright.layout import Layout
 from gpuwright.plan import PlannedGpu
 from gpuwright.units import render_unit
+from tests.lab.cards import change_cards, put_cards
 from tests.lab.lab import Lab
 from tests.lab.node import Node
 from tests.lab.serving import ROOT, inventory, run
@@ -24,7 +25,6 @@ from tests.unit.plans import PLAN
 
 pytestmark = pytest.mark.lab
 
-LIBRARIES = "usr/lib/x86_64-linux-gnu"
 MODEL = "SmolLM2-135M-Instruct"
 UNIT = "gpuwright-llm.service"
 GPU = PlannedGpu(uuid=rigs.uuid(0), index=0, name="RTX 3090", compute_capability="8.6")
@@ -40,7 +40,7 @@ class Box:
         )
 
     def rig(self, scenario: str) -> None:
-        (self.node.root / "etc/nvml-scenario").write_text(scenario)
+        change_cards(self.node, scenario)
 
     def gpus(self) -> dict[str, Any]:
         done = subprocess.run(
@@ -75,15 +75,8 @@ class Box:
 def box(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
     node = boot_warm(lab, "rig")
     folder = tmp_path_factory.mktemp("rig")
-    for library in rigs.build(folder / "library").iterdir():
-        target = node.root / LIBRARIES / library.name
-        if library.is_symlink():
-            target.symlink_to(library.readlink())
-        else:
-            target.write_bytes(library.read_bytes())
-    node.run("ldconfig && touch /dev/nvidia0 /dev/nvidia1 /dev/nvidiactl /dev/nvidia-uvm")
+    put_cards(node, folder, rigs.TWO_3090)
     made = Box(node, folder)
-    made.rig(rigs.TWO_3090)
     run(made.hosts)
     yield made
     node.destroy()
@@ -126,6 +119,20 @@ def test_cuda_plan_is_explained_and_refused_in_one_line(box: Box) -> None:
     assert box.node.name in line
     assert "cu" in line.partition("(")[2]
     assert "Traceback" not in done.text
+
+
+def test_a_card_that_no_toolkit_of_the_node_knows_is_refused_with_each_row(box: Box) -> None:
+    box.rig(rigs.ONE_5090_OLD_DRIVER)
+    want = {"model": MODEL, "engine": "llama.cpp", "service": "big", "port": 8090}
+    hosts = inventory(box.folder / "5090.py", [(box.node, {"gpuwright": want})])
+    told = run(hosts, deploy="deploys/explain.py", check=False).text
+    assert "CUDA 13.3 runtime: needs driver >= 580, found 570.86.10 [cuda 13.3]" in told
+    needed = "compiler of CUDA 12.8: needs NVIDIA's package repository, found debian-12"
+    assert f"{needed} [cuda 12.8]" in told
+    assert "NVIDIA GeForce RTX 5090 has 12.0 [llama.cpp-b11434]" in told
+    done = run(hosts, check=False)
+    assert done.status != 0
+    assert "`cuda_repository: true`" in done.text
 
 
 @pytest.mark.parametrize("scenario", [rigs.MISMATCH, rigs.LOST, rigs.HANG])

@@ -5,6 +5,7 @@ The first node of a suite pays for all: it serves once, under a lock that the ot
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from gpuwright.load import load_matrix
 from tests.lab import caches
@@ -16,10 +17,11 @@ from tests.lab.serving import inventory, run
 MODEL = "SmolLM2-135M-Instruct"
 
 
-def boot_warm(lab: Lab, name: str, suite: str = "bookworm") -> Node:
-    """A bare node that shares the lab's compiler cache, after that has seen this engine once."""
+def boot_warm(lab: Lab, name: str, suite: str = "bookworm", **options: Any) -> Node:
+    """A bare node that shares the lab's compiler cache, after that has seen this engine once;
+    options as for Lab.boot."""
     _warm(lab, suite)
-    return lab.boot(name, suite, ccache=True)
+    return lab.boot(name, suite, ccache=True, **options)
 
 
 def _warm(lab: Lab, suite: str) -> None:

@@ -85,6 +85,13 @@ def some_3090(cards: int, *more: str) -> str:
 
 ONE_3090 = scenario(card(0), "process 0 4242 1073741824")
 TWO_3090 = scenario(card(0), card(1))
+ONE_5090_OLD_DRIVER = scenario(
+    device(
+        0, "00000000:01:00.0", "2b8510de", "NVIDIA GeForce RTX 5090", "12.0", 32 * GIB, 31 * GIB
+    ),
+    driver="570.86.10",
+    cuda=12080,
+)
 MISMATCH = scenario(card(0), "error nvmlInitWithFlags -1 18")
 NOT_LOADED = scenario("error nvmlInitWithFlags -1 9")
 LOST = scenario(card(0), card(1), "error nvmlDeviceGetHandleByIndex_v2 0 15")

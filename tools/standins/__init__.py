@@ -33,6 +33,13 @@ def build_driver(directory: Path, header: Path) -> Path:
     return directory
 
 
+def build_runtime(directory: Path, include: Path, *flags: str) -> Path:
+    """Compile what is loaded before CUDA's own runtime, with a toolkit's headers; the library."""
+    library = directory / "libcards.so"
+    _compile(SOURCES / "runtime.c", library, library.name, f"-I{include}", *flags)
+    return library
+
+
 def scenario(name: str, capability: str, memory_gib: int, *, cards: int = 1) -> str:
     """A rig of equal cards for the management library, with a driver for CUDA 13."""
     lines = ["driver 580.95.05", "cuda 13000"]
