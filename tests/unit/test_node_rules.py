@@ -31,6 +31,15 @@ def test_auto_says_which_better_models_would_fit_and_cannot_be_applied():
     assert "not pinned" in sentence
 
 
+def test_a_card_gets_no_toy_because_nothing_better_can_be_applied_yet():
+    plan = planned("1x3090")
+    assert plan.model == "qwen3.8-27b"
+    assert plan.not_applicable is not None
+    toys = [each.reason for each in plan.why_not if "smollm2" in each.candidate]
+    assert toys
+    assert all("not looked at" in each or "too small" in each for each in toys)
+
+
 def test_a_named_model_that_is_not_pinned_plans_and_says_so():
     plan = planned("cpu-debian12", {"model": "qwen3.6-27b"})
     assert plan.files == ()
@@ -40,7 +49,7 @@ def test_a_named_model_that_is_not_pinned_plans_and_says_so():
 def test_a_card_is_never_left_for_the_cpu_unasked():
     plan = planned("1x3090", {"model": "smollm2"})
     assert plan.on_gpu
-    assert plan.not_applicable is not None
+    assert plan.not_applicable is None
     assert "the CPU serves only where `gpus` says none" in why_not(plan, "llama.cpp b11434 cpu")
 
 
