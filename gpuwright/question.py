@@ -76,7 +76,7 @@ def add_want_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=VALUE",
         dest="pins",
-        help=f"what is not left to the decision, the value in YAML: {', '.join(KEYS)}",
+        help=f"what you decide, its value in YAML: {', '.join(KEYS)}",
     )
 
 

@@ -35,14 +35,16 @@ def test_our_own_matrix_loads():
     assert matrix.engine_release("llama.cpp", "b11434").build.source_subdir.endswith("llama.cpp")
 
 
-def test_only_builds_for_the_cpu_are_applicable():
+def test_llama_cpp_and_the_cpu_build_of_vllm_are_installed():
     applicable = [
         (row.engine, row.release, tag.tag)
         for row in load_matrix().releases
         for tag in row.build_tags
         if tag.applicable
     ]
-    assert applicable == [("llama.cpp", "b11434", "cpu"), ("vllm", "0.32.0", "cpu")]
+    tags = ("cpu", "cuda13", "cuda12", "cuda12.4", "cuda11.8")
+    llama = [("llama.cpp", "b11434", tag) for tag in tags]
+    assert applicable == [*llama, ("vllm", "0.32.0", "cpu")]
 
 
 def test_the_archive_to_build_from_has_a_hash():
