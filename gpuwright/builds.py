@@ -12,7 +12,7 @@ from gpuwright.disk_rules import ENGINE_BYTES
 from gpuwright.engine_rows import BuildRow, ReleaseRow
 from gpuwright.expected import Expected
 from gpuwright.host import Host
-from gpuwright.layout import RUNTIME, Layout
+from gpuwright.layout import DRIVER_LIBRARIES, RUNTIME, Layout
 from gpuwright.plan import ModelFile, Plan
 from gpuwright.refusals import MatrixError
 from gpuwright.retiring import retire_spec
@@ -23,18 +23,6 @@ from gpuwright.want import Want
 BUILD_SCHEMA = 1
 MOST_CARDS_OF_VMM = 8
 """Every card of such a pool is mapped into every other, which CUDA does for eight at most."""
-DRIVER_LIBRARIES = tuple(
-    f"{place}/libcuda.so.1"
-    for place in (
-        "/usr/lib/x86_64-linux-gnu",
-        "/usr/lib/aarch64-linux-gnu",
-        "/usr/lib64",
-        "/usr/lib",
-        "/usr/local/nvidia/lib64",
-        "/usr/lib/wsl/lib",
-    )
-)
-"""Where drivers put it: Debian and Ubuntu, the vendor's own installer, containers, WSL."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

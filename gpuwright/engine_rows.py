@@ -1,5 +1,6 @@
 """Rows about engines: releases and their builds."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -7,6 +8,8 @@ from enum import StrEnum
 from gpuwright.attention_rows import AutoOrder
 from gpuwright.plan import Source
 from gpuwright.rows import Claim, Device, hash_faults
+
+_INSIDE = re.compile(r"(?!.*//)(?:(?!\.\.?/)[\w.+-]+/)*(?!\.\.?\Z)[\w.+-]+", re.ASCII)
 
 
 class MemoryModel(StrEnum):
@@ -120,6 +123,28 @@ class BuildRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OwnToolkit:
+    """A CUDA toolkit whose parts are in the environment's wheels, laid out by links in a directory
+    of its own as compilers look for one."""
+
+    cuda: str
+    """The compiler's own version."""
+    root: str
+    """Where the wheels put it, below site-packages."""
+    links: dict[str, str]
+    """Name below the toolkit's directory -> what it leads to, below `root`."""
+    driver: str
+    """Name of the link that leads to the driver's own library, which no wheel brings."""
+
+    def faults(self) -> Iterator[str]:
+        if "bin" not in self.links:
+            yield ".links: bin is missing"
+        for name in (self.root, self.driver, *self.links, *self.links.values()):
+            if not _INSIDE.fullmatch(name):
+                yield f": {name!r} is no path below another"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EnvironmentRow:
     """How a Python engine's environment is proven and what serves in it."""
 
@@ -131,6 +156,10 @@ class EnvironmentRow:
     """Shared libraries of the system that its wheels do not bring."""
     compiles: bool = False
     """Whether it compiles code as it runs, against Python's headers."""
+    toolkit: OwnToolkit | None = None
+    """With which it compiles kernels for cards; None: it finds none, or the node's own."""
+    kernels: tuple[str, ...] = ()
+    """Shared objects of its wheels, below site-packages, that must hold code for every card."""
 
     def faults(self) -> Iterator[str]:
         for name in ("imports", "serve"):

@@ -13,10 +13,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from gpuwright.catalogue import Matrix
-from gpuwright.engine_rows import EnvironmentRow, ReleaseRow
+from gpuwright.engine_rows import EnvironmentRow, OwnToolkit, ReleaseRow
 from gpuwright.host import Host
 from gpuwright.interpreters import Interpreter, interpreter
-from gpuwright.layout import RUNTIME, USER, Layout
+from gpuwright.layout import DRIVER_LIBRARIES, RUNTIME, TOOLKIT, USER, Layout
 from gpuwright.lock_rows import LOCKS, LockRow
 from gpuwright.plan import ModelFile, Plan
 from gpuwright.python_index import default_index_url
@@ -75,7 +75,9 @@ def environment_of(
         missing = "pythons.yaml" if python is None else "uv.yaml"
         raise MatrixError(f"{release.id}: {missing} has no row for it on {architecture}")
     return Environment(
-        key=content_key(lock.sha256, python, f"{distro.id}-{architecture}"),
+        key=content_key(
+            lock.sha256, python, f"{distro.id}-{architecture}", release.environment.toolkit
+        ),
         lock=lock,
         row=release.environment,
         python=python,
@@ -84,18 +86,22 @@ def environment_of(
     )
 
 
-def content_key(lock_sha256: str, python: Interpreter, platform: str) -> str:
-    """Twelve hex digits over the lock, the Python and the platform.
+def content_key(
+    lock_sha256: str, python: Interpreter, platform: str, toolkit: OwnToolkit | None = None
+) -> str:
+    """Twelve hex digits over the lock, the Python, the platform and the links of a toolkit.
 
     Of a Python of the distribution's own only the minor version counts: what is installed for it
     serves all its patches, and an update of the system's installs nothing anew.
     """
-    content = {
+    content: dict[str, Any] = {
         "schema": SCHEMA,
         "lock": lock_sha256,
         "python": python.row.sha256 if python.row else [python.minor, python.executable],
         "platform": platform,
     }
+    if toolkit is not None:
+        content["toolkit"] = [toolkit.root, toolkit.links, toolkit.driver]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -151,6 +157,7 @@ def environment_spec(
         "uv": f"{layout.cache}/sources/{environment.archive.path}",
         "cache_dir": f"{layout.cache}/uv",
         "index": index_of(want),
+        "toolkit": _toolkit(environment),
         "imports": list(environment.row.imports),
         "env": dict(PROOF_ENVIRONMENT),
         "user": USER,
@@ -158,6 +165,23 @@ def environment_spec(
         "retire": retire_spec(want),
         "verify": verify,
     }
+
+
+def _toolkit(environment: Environment) -> dict[str, Any] | None:
+    """The links that make a toolkit of what the wheels bring."""
+    row = environment.row.toolkit
+    if row is None:
+        return None
+    root = f"{site_packages(environment.python.minor)}/{row.root}"
+    return {
+        "links": {f"{TOOLKIT}/{name}": f"{root}/{to}" for name, to in row.links.items()},
+        "driver": {f"{TOOLKIT}/{row.driver}": list(DRIVER_LIBRARIES)},
+    }
+
+
+def site_packages(minor: str) -> str:
+    """Where packages lie below an environment."""
+    return f"lib/python{minor}/site-packages"
 
 
 PROOF_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}

@@ -11,15 +11,18 @@ from gpuwright.environments import Environment, environment_of, environment_spec
 from gpuwright.expected import Expected
 from gpuwright.host import Host
 from gpuwright.launch import Launch, launch
-from gpuwright.layout import Layout
+from gpuwright.launch_environment import OwnCompiler
+from gpuwright.layout import TOOLKIT, Layout
 from gpuwright.named_files import namings
 from gpuwright.plan import Plan
+from gpuwright.rows import DistroRow
 from gpuwright.units import render_unit
 from gpuwright.want import Want
 
 # Starting is reading the model once from a slow disk, and then some.
 _SLOWEST_DISK_BYTES_PER_SECOND = 100 << 20
 _SHORTEST_START_SECONDS = 120
+_COMPILING_BYTES_PER_JOB = 3 << 30
 _COMPILING_SECONDS = 480
 """What an engine may take beside that which imports some thousand modules and compiles kernels."""
 
@@ -61,6 +64,7 @@ def probe_packages(matrix: Matrix) -> frozenset[str]:
             *distro.build_packages,
             *distro.runtime_packages,
             *distro.libraries.values(),
+            *distro.kernel_packages,
             distro.python_headers,
         )
     ) | frozenset(
@@ -95,17 +99,15 @@ def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates
         making = environment_of(release, plan, distro, node, matrix)
         engine_files = ("pyvenv.cfg", "requirements.txt")
         needed = ()
-    if release.environment is not None:
-        libraries = tuple(distro.libraries[name] for name in release.environment.libraries)
-        compiled_with = making.python if isinstance(making, Environment) else None
-        if release.environment.compiles and compiled_with and not compiled_with.headers:
-            libraries += (distro.python_headers,)
+    if isinstance(making, Environment):
+        libraries = _packages_beside(making, distro)
     else:
-        libraries = making.runtime_packages if isinstance(making, Build) else ()
+        libraries = making.runtime_packages
     installed = isinstance(making, Environment)
     engine_dir = layout.engine_dir(plan.engine, plan.release, making.key)
     serve = release.environment.serve if release.environment is not None else ()
-    start = launch(plan, layout, _model_path(layout, plan), engine_dir, serve)
+    compiler = _compiler(making, engine_dir, node)
+    start = launch(plan, layout, _model_path(layout, plan), engine_dir, serve, compiler)
     expected = Expected(
         layout=layout,
         plan=plan,
@@ -127,6 +129,27 @@ def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates
         start_timeout_seconds=start_timeout_seconds(want, plan, compiles=start.compiles),
     )
     return Wanted(expected=expected, making=making, start=start, serve=serve)
+
+
+def _compiler(making: Build | Environment, engine_dir: str, node: Host) -> OwnCompiler | None:
+    """The compiler that the environment brings, with as many jobs as there are threads, and memory
+    for: a power of two, so that no other kernel's view of the RAM changes a unit."""
+    if not isinstance(making, Environment) or making.row.toolkit is None:
+        return None
+    by_memory = (node.memory_total_bytes or 0) // _COMPILING_BYTES_PER_JOB
+    most = max(1, min(node.cpu_threads or 1, by_memory))
+    return OwnCompiler(toolkit=f"{engine_dir}/{TOOLKIT}", jobs=1 << (most.bit_length() - 1))
+
+
+def _packages_beside(environment: Environment, distro: DistroRow) -> tuple[str, ...]:
+    """What of the distribution an environment needs as it runs."""
+    row = environment.row
+    packages = tuple(distro.libraries[name] for name in row.libraries)
+    if row.compiles:
+        packages += distro.kernel_packages
+        # One that is brought to the node has its headers.
+        packages += () if environment.python.headers else (distro.python_headers,)
+    return packages
 
 
 def _model_path(layout: Layout, plan: Plan) -> str:

@@ -276,7 +276,7 @@ def _fitted(site: Site, served: Combination, cards: CardSet, way: Way) -> Candid
         "max_num_batched_tokens": site.want.max_num_batched_tokens
         or workload.max_num_batched_tokens,
     }
-    around = surroundings(site.host, **plan)
+    around = surroundings(site.host, release, **plan)
     hazards = tuple(met(way.hazards, combination, site.matrix, around))
     reason = _refusing(hazards)
     if reason is not None:
@@ -290,7 +290,7 @@ def _fitted(site: Site, served: Combination, cards: CardSet, way: Way) -> Candid
     if not isinstance(fit, Fit):
         return fit
     if way.context_hazards:
-        around = surroundings(site.host, max_model_len=fit.max_model_len, **plan)
+        around = surroundings(site.host, release, max_model_len=fit.max_model_len, **plan)
         more = tuple(met(way.context_hazards, combination, site.matrix, around))
         reason = _refusing(more)
         if reason is not None:

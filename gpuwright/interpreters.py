@@ -47,8 +47,14 @@ def interpreter(
     the node nor a row has one."""
     minors = served_pythons(host, release, tag, matrix)
     compiles = release.environment is not None and release.environment.compiles
+    distro = matrix.find_distro(host)
     own = [
-        each for each in pythons(host) if each.minor in minors and _REACHED.match(each.executable)
+        each
+        for each in pythons(host)
+        if each.minor in minors
+        and _REACHED.match(each.executable)
+        # Headers of its own python3 are a package of the distribution; of another they are not.
+        and (not compiles or each.headers or distro is None or each.minor == distro.python)
     ]
     if own:
         best = min(own, key=lambda each: (compiles and not each.headers, minors.index(each.minor)))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from gpuwright.features import filled
-from gpuwright.launch_environment import card_environment, python_environment
+from gpuwright.launch_environment import OwnCompiler, card_environment, python_environment
 from gpuwright.launch_files import (
     ik_llama_cpp_files,
     runtime_directory,
@@ -45,11 +45,17 @@ class Launch:
 
 
 def launch(
-    plan: Plan, layout: Layout, model_path: str, engine_dir: str, serve: tuple[str, ...] = ()
+    plan: Plan,
+    layout: Layout,
+    model_path: str,
+    engine_dir: str,
+    serve: tuple[str, ...] = (),
+    compiler: OwnCompiler | None = None,
 ) -> Launch:
     """The command of `plan`. `model_path` is the GGUF file, or a checkpoint's directory;
     `engine_dir` is the finished build or environment; `serve` the command below it, of a release
-    that has one of its own. Empty for engines that only decide."""
+    that has one of its own, and `compiler` what kernels are compiled with there. Empty for engines
+    that only decide."""
     if plan.engine not in ENGINES:
         return Launch(argv=())
     start = ENGINES[plan.engine](plan, layout, model_path, engine_dir)
@@ -59,7 +65,12 @@ def launch(
         # command; what it is called by is a link to it.
         first = next(at for at, word in enumerate(argv) if word in (model_path, linked_model(plan)))
         argv = (f"{engine_dir}/{serve[0]}", *serve[1:], *argv[first:])
-    return replace(start, argv=filled(argv, paths), before=filled(start.before, paths))
+    environment = start.environment
+    if compiler is not None:
+        environment = environment | compiler.variables(environment)
+    return replace(
+        start, argv=filled(argv, paths), before=filled(start.before, paths), environment=environment
+    )
 
 
 def _side_paths(plan: Plan, layout: Layout) -> dict[str, str]:

@@ -3,6 +3,8 @@ compiles. No secret stands here."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwright.layout import Layout
 from gpuwright.plan import Plan
 
@@ -38,6 +40,23 @@ def python_environment(plan: Plan, layout: Layout, engine_dir: str) -> dict[str,
             "GLOO_SOCKET_IFNAME": "lo",
         }
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OwnCompiler:
+    """The CUDA compiler of an engine's own environment, and how many of it may run at once."""
+
+    toolkit: str
+    """Its directory on the node."""
+    jobs: int
+
+    def variables(self, environment: dict[str, str]) -> dict[str, str]:
+        """What a service finds it by; `environment` is the rest of what the service has."""
+        return {
+            "CUDA_HOME": self.toolkit,
+            "PATH": f"{self.toolkit}/bin:{environment['PATH']}",
+            "MAX_JOBS": str(self.jobs),
+        }
 
 
 def _kept_kernels(directory: str) -> dict[str, str]:

@@ -11,6 +11,21 @@ CACHE = "/var/cache"
 # Gone with every boot: locks of programs at work, and units that are being looked at.
 RUNTIME = f"{RUN}/gpuwright"
 
+TOOLKIT = "cuda"
+"""The CUDA toolkit below an environment that brings one."""
+DRIVER_LIBRARIES = tuple(
+    f"{place}/libcuda.so.1"
+    for place in (
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib/aarch64-linux-gnu",
+        "/usr/lib64",
+        "/usr/lib",
+        "/usr/local/nvidia/lib64",
+        "/usr/lib/wsl/lib",
+    )
+)
+"""Where drivers put it: Debian and Ubuntu, the vendor's own installer, containers, WSL."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:

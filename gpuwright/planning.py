@@ -303,7 +303,7 @@ def _remarks(site: Site, best: Candidate, details: Details) -> Iterator[str]:
             yield f"{gpu.label} draws a desktop: what its windows take comes and goes"
     if chosen.tensor_parallel_size > 1 and compat.equal_cards(chosen.gpus) is not None:
         yield "tensors are split over unequal cards: the smaller sets the size of each share"
-    if best.backend.needs and compiler_of(host) is not Compiler.PRESENT:
+    if best.backend.needs and compiler_of(host, chosen.release) is not Compiler.PRESENT:
         yield f"attention backend {best.backend.backend} needs {best.backend.needs}"
     if chosen.gpus:
         yield from host.driver.remarks()

@@ -262,6 +262,8 @@ class DistroRow:
     """Shared library that some engine's wheels do not bring -> the package that has it."""
     python_headers: str = "python3-dev"
     """Package with the headers of its python3."""
+    kernel_packages: tuple[str, ...] = ("g++",)
+    """What Python engines compile kernels with as they run: gcc and c++ under these names."""
     older_compilers: tuple[str, ...] = ()
     """Further ones of its repository, newest first, for a CUDA that takes none so new."""
     unknown: dict[str, str] = field(default_factory=dict)

@@ -44,7 +44,7 @@ class _Question:
         self.site, self.combination, self.cards = site, combination, cards
         self.key = (
             site.taste,
-            compiler_of(site.host),
+            compiler_of(site.host, combination.release),
             combination.release,
             combination.tag,
             combination.checkpoint,
@@ -145,7 +145,7 @@ def taken_by_itself(
 def _asked(site: Site, combination: Combination, kv: KvCacheDtypeRow) -> list[attention.Asked]:
     """What is asked of attention, on each kind of card."""
     architecture = combination.model.architecture
-    absent = compiler_of(site.host) is Compiler.ABSENT
+    absent = compiler_of(site.host, combination.release) is Compiler.ABSENT
     return [
         attention.Asked(
             capability=capability,

@@ -250,7 +250,15 @@ def base_of(inputs: LockInputs, told: argparse.Namespace) -> dict[str, Versions]
     if told.upgrade or not present.exists():
         return {}
     text = present.read_text(encoding="utf-8")
-    return {python: locked_versions(text, python) for python in inputs.pythons}
+    constrained = {row.package for row in inputs.constraints}
+    return {
+        python: {
+            name: version
+            for name, version in locked_versions(text, python).items()
+            if name not in constrained
+        }
+        for python in inputs.pythons
+    }
 
 
 def _reasons(told: argparse.Namespace, inputs: LockInputs) -> dict[str, str]:

@@ -116,15 +116,17 @@ class Stock:
 def seal(directory: str, stock: dict[str, str], value: dict[str, Any]) -> None:
     """Write the list and, last, the stamp with `value`. Before it is called, all is on the disk.
 
-    The stamp itself vouches for the list, for each package's RECORD, for large libraries, and for
-    what runs by itself: `bin`, and the single files of the directories that a Python starts from.
+    The stamp itself vouches for the list, for each package's RECORD, for large libraries and
+    compilers, for links, and for what runs by itself: `bin`, and the
+    single files of the directories that a Python starts from.
     """
     lines = [f"{digest}  {name}\n" for name, digest in sorted(stock.items())]
     replace_file(f"{directory}/{LIST}", "".join(lines).encode())
     files = {LIST: stamped(f"{directory}/{LIST}", sha256_of(f"{directory}/{LIST}"))}
     for name, digest in stock.items():
         place, base = os.path.split(name)
-        large = ".so" in base and os.stat(f"{directory}/{name}").st_size > HASHED_BYTES
+        runs = ".so" in base or place.endswith("/bin")
+        large = runs and os.stat(f"{directory}/{name}").st_size > HASHED_BYTES
         record = base == "RECORD" and place.endswith(".dist-info")
         if large or record or place in ("", "bin") or _SITE.match(place):
             files[name] = stamped(f"{directory}/{name}", digest)
@@ -186,6 +188,9 @@ def unlisted(directory: str, stamp: dict[str, Any], thorough: bool) -> str | Non
         names = os.listdir(path) if os.path.isdir(path) else []
         if _names_digest(names) != digest:
             return _first_name(directory, place, names, links)
+    for name, target in links.items():
+        if _target(f"{directory}/{name}") != target:
+            return f"{directory}/{name} is not the link that was installed"
     if not thorough:
         return None
     listed = _list_of(directory)
@@ -204,6 +209,14 @@ def unlisted(directory: str, stamp: dict[str, Any], thorough: bool) -> str | Non
             return f"{entry.path} was changed"
     gone = next(iter(sorted({*listed, *links})), None)
     return None if gone is None else f"{directory}/{gone} is missing"
+
+
+def _target(path: str) -> str | None:
+    """Where a link leads; None: it is none, or nothing is there."""
+    try:
+        return os.readlink(path) if os.path.exists(path) else None
+    except OSError:
+        return None
 
 
 def _mapping(stamp: dict[str, Any], key: str) -> dict[str, Any]:

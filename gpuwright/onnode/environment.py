@@ -8,6 +8,7 @@ from typing import Any
 
 from gpuwright.onnode.archives import clear
 from gpuwright.onnode.contents import SpoiltError, Stock, difference, seal
+from gpuwright.onnode.kit import lay
 from gpuwright.onnode.outcome import NodeError, clean, say
 from gpuwright.onnode.proving import Prover, fault, versions_differ
 from gpuwright.onnode.retire import retire
@@ -67,6 +68,8 @@ class Installation:
         )
         # uv's own, and for everybody to write.
         clear(f"{self.partial}/.lock")
+        if self.spec.get("toolkit"):
+            lay(self.partial, self.spec["toolkit"], str(self.spec["lock_id"]))
 
     def prove(self) -> None:
         """Versions are the lock's, and what must import does."""
@@ -162,7 +165,7 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     spec: key, engine_dir, lock, lock_id, requirements {"name==version": [sha256]}, python
     {executable} or {place, directory, minor, version, listing, mirror}, uv, cache_dir, index
     {default, extra, find_links, offline, ca_bundle, proxy, timeout_seconds}, imports, env, user,
-    need_bytes, retire (see `retire.retire`), verify. Answers with
+    need_bytes, toolkit (None, or as in kit.lay), retire (see `retire.retire`), verify. Answers with
     `engine` ("kept" | "installed"), `seconds` of each part, `removed` (old ones).
     """
     began = time.monotonic()

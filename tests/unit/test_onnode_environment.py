@@ -303,6 +303,69 @@ def test_a_python_that_is_not_what_was_brought_is_brought_again(tmp_path, uv, ar
     assert [path for path in tmp_path.rglob("*") if is_for_all_to_write(path)] == []
 
 
+def with_toolkit(spec, tmp_path) -> dict[str, Any]:
+    """The spec with links to what its package holds, and to a driver's library in its place."""
+    library = tmp_path / "driver/libcuda.so.1"
+    library.parent.mkdir(exist_ok=True)
+    library.write_bytes(b"")
+    packages = f"lib/python{MINOR}/site-packages"
+    kit = {
+        "links": {"cuda/bin": packages, "cuda/lib64/libbig.so": f"{packages}/big.so"},
+        "driver": {"cuda/lib64/libcuda.so": ["/nowhere/libcuda.so.1", str(library)]},
+    }
+    return spec | {"toolkit": kit}
+
+
+def test_a_toolkit_of_links_stands_in_the_environment_and_is_vouched_for(tmp_path, uv):
+    spec = with_toolkit(small(tmp_path, uv), tmp_path)
+    assert main(spec, None)["engine"] == "installed"
+    toolkit = Path(spec["engine_dir"]) / "cuda"
+    assert (toolkit / "bin/small.py").is_file()
+    assert not (toolkit / "bin").readlink().is_absolute()
+    assert (toolkit / "lib64/libbig.so").stat().st_size > HASHED_BYTES
+    assert (toolkit / "lib64/libcuda.so").readlink() == tmp_path / "driver/libcuda.so.1"
+    assert main(spec, None)["engine"] == "kept"
+    for name in ("bin", "lib64/libcuda.so"):
+        (toolkit / name).unlink()
+        assert main(spec, None)["engine"] == "installed", name
+    (toolkit / "lib64/libbig.so").unlink()
+    (toolkit / "lib64/libbig.so").symlink_to("/usr/lib/another")
+    assert main(spec, None)["engine"] == "installed"
+    (tmp_path / "driver/libcuda.so.1").unlink()
+    with pytest.raises(NodeError, match=r"the driver's library libcuda\.so\.1 is not on this node"):
+        main(spec, None)
+
+
+def test_a_compiler_that_was_written_to_is_installed_anew(tmp_path, uv):
+    spec = with_toolkit(small(tmp_path, uv), tmp_path)
+    link = next(iter(spec["toolkit"]["links"].values()))
+    spec["toolkit"]["links"]["cuda/bin"] = f"{link}/tools/bin"
+    wheel = next((tmp_path / "wheels").iterdir())
+    info = zipfile.ZipInfo("tools/bin/nvcc")
+    info.external_attr = 0o755 << 16
+    with zipfile.ZipFile(wheel, "a") as packed:
+        packed.writestr(info, bytes(HASHED_BYTES + 1))
+    spec["requirements"]["small==1.0"] = [hashlib.sha256(wheel.read_bytes()).hexdigest()]
+    main(spec, None)
+    assert main(spec, None)["engine"] == "kept"
+    nvcc = Path(spec["engine_dir"]).resolve() / "cuda/bin/nvcc"
+    change_in_place(nvcc)
+    os.utime(nvcc)
+    assert (
+        difference(spec["engine_dir"], False)
+        == f"{nvcc.resolve()} is not the file that was installed"
+    )
+
+
+def test_a_toolkit_that_its_wheels_do_not_bring_is_refused_with_the_lock(tmp_path, uv):
+    spec = with_toolkit(small(tmp_path, uv), tmp_path)
+    spec["toolkit"]["links"]["cuda/nvvm"] = "lib/nvvm"
+    with pytest.raises(NodeError) as failed:
+        main(spec, None)
+    assert failed.value.error.startswith("locks/test.txt: its wheels bring no lib/nvvm")
+    assert list(Path(spec["engine_dir"]).parent.iterdir()) == []
+
+
 def test_a_uv_that_is_killed_is_one_sentence_and_leaves_nothing(tmp_path, uv):
     killed = tmp_path / "killed"
     killed.write_text(f'#!/bin/sh\n[ "$1" = pip ] && kill -9 $$\nexec {uv} "$@"\n')
