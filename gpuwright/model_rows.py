@@ -34,6 +34,8 @@ __all__ = [
     "Role",
 ]
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]{0,127}", re.ASCII)
+"""What may be an argument of an engine: one that begins with - would be an option."""
 _DIRECTORY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}", re.ASCII)
 _WIDEST_GGUF_MILLIBITS = 8500
 WEIGHTS = (".safetensors", ".gguf")
@@ -263,6 +265,12 @@ class ModelRow:
         return (f"{self.id}: {keys} not verified against the published configuration",)
 
     def faults(self) -> Iterator[str]:
+        if not _NAME.fullmatch(self.name):
+            yield f".name: {self.name!r} cannot be what clients call it"
+        for engine, parsers in self.parsers.items():
+            for kind, word in parsers.items():
+                if not _NAME.fullmatch(word):
+                    yield f".parsers.{engine}.{kind}: {word!r} cannot be an argument"
         if self.max_context_tokens < 1:
             yield f".max_context_tokens: needs 1 or more, found {self.max_context_tokens}"
         if not self.weights:

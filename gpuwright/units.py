@@ -40,6 +40,11 @@ def environment_line(name: str, value: str) -> str:
     return word if word.startswith('"') else f'"{word}"'
 
 
+def bound_path(path: str) -> str:
+    """A path of `BindReadOnlyPaths=`. There $ is plain, too, and a colon parts two paths."""
+    return systemd_word(path).replace("$$", "$").replace(":", "\\:")
+
+
 def _description(text: str) -> str:
     return re.sub(r"[\x00-\x1f\x7f]", " ", text).replace("%", "%%")
 
@@ -93,7 +98,7 @@ def render_unit(
             on_gpu=plan.on_gpu,
             loopback=plan.loopback,
             model_below_home=checkpoint_dir.startswith(_HIDDEN_BY_PROTECT_HOME),
-            checkpoint_dir=systemd_word(checkpoint_dir),
+            checkpoint_dir=bound_path(checkpoint_dir),
             engine_dir=systemd_word(engine_dir),
             systemd_version=systemd_version,
             stop_timeout_seconds=stop_timeout_seconds,

@@ -174,6 +174,19 @@ def test_refuses_a_file_that_leaves_its_directory(copy):
     assert "leaves the checkpoint's directory" in faults(copy)[0]
 
 
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        ("name", {"name": "--trust-remote-code"}),
+        ("name", {"name": "two\nlines"}),
+        ("parsers.vllm.tool", {"parsers": {"vllm": {"tool": "--x"}}}),
+    ],
+)
+def test_refuses_a_word_of_a_model_that_an_engine_would_take_for_an_option(copy, key, change):
+    edit(copy, "models/smollm2.yaml", lambda rows: rows[0].update(change))
+    assert faults(copy)[0].startswith(f"models/smollm2.yaml[0].{key}: ")
+
+
 def test_refuses_an_alias_that_means_two_rows(copy):
     edit(copy, "models/qwen3.yaml", lambda rows: rows[0]["aliases"].append("SMOLLM2"))
     assert faults(copy) == ("name 'smollm2': two rows have it",)
