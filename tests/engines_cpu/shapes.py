@@ -290,7 +290,11 @@ def drafted(random: Random, name: str) -> Shape:
 def adapted(random: Random, name: str) -> Shape:
     """A shape of another family with room for adapters, and all that decides how much that is."""
     _, _, index = name.rpartition("-")
-    shape = (full, sliding, uneven, hybrid)[int(index)](random, name)
+    draw = (full, sliding, uneven, hybrid)[int(index)]
+    shape = draw(random, name)
+    while COMMON["hidden_size"] % shape.config["num_attention_heads"]:
+        # Some configurations are not taken otherwise.
+        shape = draw(random, name)
     config = shape.config
     experts = {}
     if "num_experts" in config:
@@ -312,7 +316,10 @@ def adapted(random: Random, name: str) -> Shape:
         "max_loras": random.randrange(1, 4),
         "max_lora_rank": random.choice((8, 16, 64)),
     }
-    return replace(shape, architecture=architecture, arguments={**shape.arguments, **lora})
+    arguments = {**shape.arguments, **lora}
+    # Experts with adapters are computed by a kernel for cards alone.
+    generate = not experts
+    return replace(shape, architecture=architecture, arguments=arguments, generate=generate)
 
 
 FAMILIES = {
