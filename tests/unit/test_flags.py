@@ -21,6 +21,14 @@ LINES = {
 """Engine -> an older and a newer release of it with records."""
 
 
+REMOVED = {
+    # Drafts got options of their own (--spec-draft-n-max), mapping files a word of --load-mode.
+    ("llama.cpp", "b11434"): ("--draft-max", "--draft-min", "--mlock", "--no-mmap"),
+    ("sglang", "0.5.23"): ("--mamba-scheduler-strategy",),
+}
+"""Options that guides still name and a release has no more."""
+
+
 def flags(engine, release):
     return load_record(engine, release).flags
 
@@ -84,6 +92,17 @@ def test_a_value_that_a_newer_release_removed_is_caught_there(engine):
     for name, value in removed:
         assert lint([name, value], flags(engine, older)) == []
         assert any(repr(value) in fault for fault in lint([name, value], flags(engine, newer)))
+
+
+@pytest.mark.parametrize("release", REMOVED)
+def test_a_flag_of_old_guides_is_caught(release):
+    for name in REMOVED[release]:
+        (fault,) = lint([name, "1"], flags(*release))
+        assert fault.startswith(f"{name}: no such flag")
+
+
+def test_every_engine_with_a_record_has_flags_that_are_caught():
+    assert {engine for engine, _ in RECORDED} <= {*LINES, *(engine for engine, _ in REMOVED)}
 
 
 @pytest.mark.parametrize("engine", LINES)

@@ -159,3 +159,30 @@ def test_tensorrt_llm_is_told_in_its_file_what_has_no_flag():
                     assert set(json.loads(OPEN.sub("0", word))) <= set(said)
                 else:
                     assert filled((word,), words)[0] in start.argv
+
+
+TENSORRT_LLM = {
+    *("--host", "--port", "--tp_size", "--max_seq_len", "--max_batch_size", "--max_num_tokens"),
+    *("--config", "--chat_template", "--reasoning_parser", "--tool_parser", "--log_level"),
+}
+"""Of its server's options those that a plan may say, as tensorrt_llm/commands/serve.py has them at
+00209af149e7774406881a37283dce303571eb11, between 1.2 and 1.3: no release was had to be asked."""
+
+
+@pytest.mark.parametrize("release", ["1.2.1", "1.4.0rc1"])
+def test_tensorrt_llm_is_told_nothing_but_options_that_were_read(release):
+    more = set() if release == "1.2.1" else {"--served_model_name"}
+    for feature in MATRIX.features:
+        for support in feature.engines.get("tensorrt-llm", ()):
+            words = WORDS | {"grammar": next(iter(support.words), "")}
+            asked = replace(
+                plan("vllm", "0.33.0"),
+                engine="tensorrt-llm",
+                release=release,
+                attention_backend="trtllm",
+                feature_arguments=filled(support.arguments, words),
+            )
+            argv = launch(asked, Layout(), "/models/m", "/opt/engine").argv
+            named = {word for word in argv if word.startswith("-")}
+            assert named <= TENSORRT_LLM | more, feature.id
+            assert more <= named
