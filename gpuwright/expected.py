@@ -59,6 +59,8 @@ class Expected:
     start_timeout_seconds: int
     repository: str | None = None
     """What the node's package sources must have beside what every node's have."""
+    named_files: tuple[str, ...] = ()
+    """The operator's own, that the service reads at its start."""
     installed: bool = False
     """Whether the engine is installed from a lock, not built."""
 

@@ -99,6 +99,9 @@ def restart_reason(
     for path in binaries + models:
         if _renewed_since(file_entry(document, path), started, document):
             return f"restart {name}: {path} is newer than the process"
+    for path in expected.named_files:
+        if _renewed_since((document.get("named") or {}).get(path), started, document):
+            return f"restart {name}: {path} is newer than the process"
     uid, user = service.get("uid"), document["ours"]["user"] or {}
     if uid is not None and uid != user.get("uid", uid):
         return f"restart {name}: it runs as user id {uid}, needed {user['name']}"
@@ -131,7 +134,7 @@ def _renewed_since(
 
     A time that is still to come was written under a wrong clock and says nothing.
     """
-    if entry is None or started is None:
+    if entry is None or started is None or entry["mtime_ns"] is None:
         return False
     written = entry["mtime_ns"] / 1e9
     return bool(started < written <= float(document["time"]))

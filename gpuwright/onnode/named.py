@@ -78,25 +78,27 @@ def _entry(tree: Tree, path: str) -> dict[str, Any] | None:
     entry: dict[str, Any] = {
         "type": None,
         "bytes": None,
+        "mtime_ns": None,
         "resolved": clean(os.path.realpath(place)[len(tree.root) :], 4096),
         "barred": barred,
         "adapter": None,
     }
     if found is not None and stat.S_ISREG(found.st_mode):
-        entry.update(type="file", bytes=found.st_size)
+        entry.update(type="file", bytes=found.st_size, mtime_ns=found.st_mtime_ns)
         head = tree.data(path, len(_GGUF))
         entry["barred"] = None if head is not None else path
         if head == _GGUF:
             entry["adapter"] = _adapter("gguf")
     elif found is not None and stat.S_ISDIR(found.st_mode):
         names = tree.names(path, _MOST_NAMES)
-        entry.update(type="dir", bytes=0)
+        entry.update(type="dir", bytes=0, mtime_ns=0)
         entry["barred"] = None if os.access(place, os.R_OK | os.X_OK) else path
         for name in names:
             with contextlib.suppress(OSError):
                 inner = os.stat(f"{place}/{name}")
                 if stat.S_ISREG(inner.st_mode):
                     entry["bytes"] += inner.st_size
+                    entry["mtime_ns"] = max(entry["mtime_ns"], inner.st_mtime_ns)
                     if not os.access(f"{place}/{name}", os.R_OK):
                         entry["barred"] = entry["barred"] or clean(f"{path}/{name}", 4096)
         if _CONFIGURATION in names:

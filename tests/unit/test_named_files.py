@@ -73,6 +73,8 @@ def test_a_directory_is_as_readable_as_each_file_in_it(tmp_path):
     assert found["adapter"] == {"format": "peft", "rank": 32, "base": "org/m", "beyond": []}
     assert found["resolved"] == "/srv/tone"
     assert found["bytes"] > 100
+    newest = max(each.stat().st_mtime_ns for each in folder.iterdir())
+    assert found["mtime_ns"] == newest
 
 
 @pytest.mark.parametrize(
