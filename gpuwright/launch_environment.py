@@ -35,7 +35,9 @@ def python_environment(plan: Plan, layout: Layout, engine_dir: str) -> dict[str,
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "DO_NOT_TRACK": "1",
             # Ranks talk to one another on this node alone. Left to themselves the libraries take
-            # the first network card, whose packets a service on loopback may not send.
+            # the first network card, whose packets a service on loopback may not send; NCCL takes
+            # lo only where it is named
+            # (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html).
             "NCCL_SOCKET_IFNAME": "lo",
             "GLOO_SOCKET_IFNAME": "lo",
         }

@@ -84,13 +84,6 @@ def test_saved_states_are_bounded_only_for_models_that_have_them():
     assert "--ctx-checkpoints" not in started(planned("cpu-debian12")).argv
 
 
-def test_cards_are_named_by_uuid():
-    plan = planned("2x3090-pcie", {"model": "qwen3.6-27b"})
-    environment = started(plan).environment
-    assert environment["CUDA_VISIBLE_DEVICES"] == ",".join(gpu.uuid for gpu in plan.gpus)
-    assert environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-
-
 def test_vllm_gets_its_own_spellings():
     pins = {"checkpoint": "qwen3.6-27b-int4-autoround", "engine": "vllm"}
     start = started(planned("1x3090", pins))
@@ -176,31 +169,72 @@ def test_prefix_caching_is_said_to_vllm_either_way_as_its_release_does(rig, want
     assert flag in started(planned(rig, data)).argv
 
 
-def test_what_compiles_keeps_it_for_its_next_start_and_asks_no_network():
+def served_by(engine, **parameters):
+    """A plan of any engine on two cards, whatever it would decide itself."""
     plan = planned("2x3090-nvlink", {"model": "qwen3.6-27b", "engine": "vllm"})
+    settings = {"threads": 1, "gpu_layers": "all", "flash_attention": "on", "prompt_cache_mib": 0}
+    settings |= {"chunked_prefill_tokens": 2048, "mem_fraction_static": "0.80"}
+    settings = plan.parameters | settings | parameters
+    release = {"tensorrt-llm": "1.4.0rc1", "sglang": "0.5.23"}.get(engine, plan.release)
+    return replace(plan, engine=engine, release=release, parameters=settings, feature_arguments=())
+
+
+@pytest.mark.parametrize("engine", [engine for engine in ENGINES if "llama" not in engine])
+def test_what_compiles_keeps_it_for_its_next_start_and_asks_no_network(engine):
+    plan = served_by(engine)
     environment = started(plan).environment
-    kept = LAYOUT.kernels("vllm", plan.release)
+    kept = LAYOUT.kernels(engine, plan.release)
     for name in (
         "HOME",
         "CUDA_CACHE_PATH",
         "TRITON_CACHE_DIR",
         "TORCHINDUCTOR_CACHE_DIR",
         "FLASHINFER_WORKSPACE_BASE",
-        "VLLM_CACHE_ROOT",
         "XDG_CACHE_HOME",
     ):
         assert f"{environment[name]}/".startswith(f"{kept}/"), name
+    for name, value in environment.items():
+        if value.startswith("/") and name != "PATH":
+            assert f"{value}/".startswith((f"{kept}/", "/run/gpuwright-llm/")), name
     assert environment["PATH"].startswith("/opt/engine/bin:")
-    assert environment["HF_HUB_OFFLINE"] == "1"
+    assert environment["HF_HUB_OFFLINE"] == environment["TRANSFORMERS_OFFLINE"] == "1"
+    assert environment["DO_NOT_TRACK"] == "1"
     assert environment["NCCL_SOCKET_IFNAME"] == environment["GLOO_SOCKET_IFNAME"] == "lo"
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_every_engine_sees_its_cards_alone_and_by_uuid(engine):
+    plan = served_by(engine, nccl_peer_access=False)
+    environment = started(plan).environment
+    assert environment["CUDA_VISIBLE_DEVICES"] == ",".join(gpu.uuid for gpu in plan.gpus)
+    assert environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert environment["NCCL_P2P_DISABLE"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [
+        ("llama.cpp", "--metrics"),
+        ("ik_llama.cpp", "--metrics"),
+        ("sglang", "--enable-metrics"),
+        ("tensorrt-llm", "enable_iter_perf_stats"),
+        # It has them unless it is told to leave its statistics out.
+        ("vllm", None),
+    ],
+)
+def test_every_engine_counts_what_it_does(engine, told):
+    start = started(served_by(engine))
+    words = " ".join((*start.argv, *start.before))
+    assert told in words if told else "--disable-log-stats" not in words
+
+
+def test_no_engine_is_left_out_of_what_is_asked_of_all():
+    assert set(ENGINES) == {"llama.cpp", "ik_llama.cpp", "vllm", "sglang", "tensorrt-llm"}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_every_engine_has_a_command(engine):
-    plan = planned("2x3090-nvlink", {"model": "qwen3.6-27b", "engine": "vllm"})
-    settings = {"threads": 1, "gpu_layers": "all", "flash_attention": "on", "prompt_cache_mib": 0}
-    settings |= {"chunked_prefill_tokens": 2048, "mem_fraction_static": "0.80"}
-    plan = replace(plan, engine=engine, parameters=plan.parameters | settings, feature_arguments=())
+    plan = served_by(engine)
     start = started(plan)
     assert start.argv[0].startswith("/opt/engine/bin/")
     assert str(plan.port) in start.argv
@@ -263,13 +297,7 @@ def test_a_name_that_no_directory_can_have_is_refused_where_the_directory_is_the
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
 def test_cards_without_nvlink_reduce_by_nccl_whatever_the_engine(engine):
-    plan = planned("2x3090-nvlink", {"model": "qwen3.6-27b", "engine": "vllm"})
-    settings = {"chunked_prefill_tokens": 2048, "mem_fraction_static": "0.80"}
-    plan = replace(plan, engine=engine, release="1.4", feature_arguments=())
-    over, beside = (
-        started(replace(plan, parameters=plan.parameters | settings | {"custom_all_reduce": own}))
-        for own in (True, False)
-    )
+    over, beside = (started(served_by(engine, custom_all_reduce=own)) for own in (True, False))
     if engine == "tensorrt-llm":
         assert json.loads(beside.before[-1])["allreduce_strategy"] == "NCCL"
         assert "allreduce_strategy" not in json.loads(over.before[-1])
