@@ -14,7 +14,7 @@ from gpuwright.onnode.proving import Prover, fault, versions_differ
 from gpuwright.onnode.retire import retire
 from gpuwright.onnode.room import on_disk, require_room
 from gpuwright.onnode.stamps import read_stamp
-from gpuwright.onnode.storage import locked, sync_directory
+from gpuwright.onnode.storage import locked, put_in_place
 from gpuwright.onnode.uv import Uv
 
 _PROOF_SECONDS = 300.0
@@ -141,10 +141,7 @@ class Installation:
         seal(self.partial, stock, value)
         old = f"{self.partial}.old"
         clear(old)
-        if os.path.lexists(self.engine_dir):
-            os.rename(self.engine_dir, old)
-        os.rename(self.partial, self.engine_dir)
-        sync_directory(os.path.dirname(self.engine_dir))
+        put_in_place(self.partial, self.engine_dir, old)
         clear(old)
 
 
@@ -175,11 +172,11 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     name = os.path.basename(str(spec["engine_dir"]).rstrip("/"))
     waiting = f"another run is installing {name}: waiting"
     with locked(str(spec["lock"]), waiting) as lock, on_disk(str(spec["engine_dir"])):
-        if standing(spec):
-            return {"ok": True, "engine": "kept", "seconds": {}, "removed": []}
         work = Installation(spec, lock)
         for leftover in (work.partial, f"{work.partial}.old"):
             clear(leftover)
+        if standing(spec):
+            return {"ok": True, "engine": "kept", "seconds": {}, "removed": []}
         os.chmod(str(spec["uv"]), 0o755)  # noqa: S103  everybody may run it
         require_room(work.partial, int(spec["need_bytes"]), f"installing {name}")
         try:

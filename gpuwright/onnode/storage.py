@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 
 from gpuwright.onnode.outcome import NodeError, say
 
+_HERE, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+
 
 def sync_directory(path: str) -> None:
     """Make the names in a directory durable."""
@@ -21,26 +23,53 @@ def sync_directory(path: str) -> None:
         os.close(descriptor)
 
 
+def _system_call(name: str) -> Callable[..., int] | None:
+    """One of the C library's functions; None where it, or ctypes, is missing."""
+    try:
+        import ctypes
+
+        found = getattr(ctypes.CDLL(None, use_errno=True), name)
+    except (ImportError, AttributeError, OSError):
+        return None
+
+    def call(*arguments: object) -> int:
+        return 0 if found(*arguments) == 0 else ctypes.get_errno()
+
+    return call
+
+
 def sync_filesystem(path: str) -> None:
     """Make everything on the filesystem of `path` durable, and nothing on others.
 
     Of tens of thousands of files one call for all is quicker than one for each. OSError: the disk
     did not take it.
     """
-    try:
-        import ctypes
-
-        call = ctypes.CDLL(None, use_errno=True).syncfs
-    except (ImportError, AttributeError, OSError):
+    call = _system_call("syncfs")
+    if call is None:
         os.sync()
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        if call(descriptor) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code), path)
+        problem = call(descriptor)
     finally:
         os.close(descriptor)
+    if problem:
+        raise OSError(problem, os.strerror(problem), path)
+
+
+def put_in_place(new: str, path: str, aside: str) -> None:
+    """Give `new` the name `path`, and what has it the name `aside`: at once, where the kernel can
+    exchange two names, so that no power cut finds neither there."""
+    if os.path.lexists(path):
+        call = _system_call("renameat2")
+        names = (_HERE, os.fsencode(new), _HERE, os.fsencode(path), _EXCHANGE)
+        if call is not None and call(*names) == 0:
+            os.rename(new, aside)
+            sync_directory(os.path.dirname(path))
+            return
+        os.rename(path, aside)
+    os.rename(new, path)
+    sync_directory(os.path.dirname(path))
 
 
 def replace_file(

@@ -53,7 +53,11 @@ class Uv:
             UV_NO_CONFIG="1",
         )
         if self.index.get("ca_bundle"):
-            environment["SSL_CERT_FILE"] = str(self.index["ca_bundle"])
+            # uv passes over one that it cannot read, and trusts others instead.
+            bundle = str(self.index["ca_bundle"])
+            if not os.access(bundle, os.R_OK):
+                raise NodeError(f"ca_bundle {bundle} cannot be read, and {self.name} needs it")
+            environment["SSL_CERT_FILE"] = bundle
         if self.index.get("proxy"):
             environment.update(HTTPS_PROXY=self.index["proxy"], HTTP_PROXY=self.index["proxy"])
         told = run(
@@ -103,6 +107,8 @@ class Uv:
             line = named_line(text, list(self.spec["requirements"]))
             what = ": ".join(filter(None, (str(self.spec["lock_id"]), line)))
             places = ", ".join(self.places())
+        if self.index.get("proxy"):
+            places += f" through the proxy {self.index['proxy']}"
         said = "; ".join(reasons(told.lines)) or told.ending
         return NodeError(f"{what} cannot be installed from {places}: {said}", "", output=output)
 

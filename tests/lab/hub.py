@@ -85,6 +85,14 @@ class Hub:
         self._index = Index(folder)
         return self.index_url
 
+    def yank(self, filename: str, why: str | None) -> None:
+        """Mark a package's file as withdrawn; None: as it was."""
+        assert self._index is not None, "no packages are served"
+        if why is None:
+            self._index.yanked.pop(filename, None)
+        else:
+            self._index.yanked[filename] = why
+
     def fail(self, match: str = "*", **what: Any) -> None:
         """Put a Fault in force; keywords are its fields."""
         self._ledger.add(Fault(match=match, **what))

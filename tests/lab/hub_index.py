@@ -27,6 +27,8 @@ class Index:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.yanked: dict[str, str] = {}
+        """File -> why, as an index says of a release that was withdrawn."""
         self._contents: dict[tuple[str, int, int], Content] = {}
 
     def answer(self, path: str, accept: str) -> Answer | None:
@@ -56,6 +58,7 @@ class Index:
                     "url": f"../../packages/{quote(name)}",
                     "hashes": {"sha256": self._content(name).sha256},
                     "size": self._content(name).size,
+                    "yanked": self.yanked.get(name, False),
                 }
                 for name in names
             ]

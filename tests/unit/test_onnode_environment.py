@@ -258,6 +258,36 @@ def test_a_file_that_was_written_into_is_noticed_and_comes_anew(name, quick, tmp
     assert path.read_bytes() == right
 
 
+@pytest.mark.parametrize(
+    ("call", "before"), [("replace", 1), ("replace", 2), ("rename", 1), ("fsync", 3)]
+)
+def test_a_cut_about_the_stamp_leaves_an_environment_that_is_whole(call, before, tmp_path, uv):
+    """The process ends as in a power cut: before the list, the stamp or the name is there."""
+    spec = small(tmp_path, uv) | {"verify": "full"}
+    main(spec, None)
+    planted = Path(spec["engine_dir"]) / PLANTED.format(MINOR, "small.pth")
+    planted.write_text("import os\n")
+    pid = os.fork()
+    if not pid:
+        real, left = getattr(os, call), [before]
+
+        def cut(*arguments):
+            left[0] -= 1
+            if not left[0]:
+                os._exit(9)
+            return real(*arguments)
+
+        setattr(os, call, cut)
+        main(spec, None)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    assert Path(spec["engine_dir"], "bin/python").exists()
+    assert standing(spec) == (not planted.exists())
+    main(spec, None)
+    assert standing(spec)
+    assert [path.name for path in (tmp_path / "engines").iterdir()] == ["small-1-key"]
+
+
 def test_a_package_that_is_not_what_its_record_says_is_refused(tmp_path, uv):
     spec = small(tmp_path, uv)
     (wheel,) = (tmp_path / "wheels").iterdir()
