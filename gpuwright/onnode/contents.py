@@ -29,14 +29,6 @@ _SITE = re.compile(r"lib/python[\d.]+(/site-packages)?\Z")
 """Directories from which a Python starts: what stands there runs in every process."""
 
 
-class SpoiltError(Exception):
-    """A file is not what its package's RECORD says; `packages` are all that have such files."""
-
-    def __init__(self, name: str, packages: list[str]) -> None:
-        super().__init__(name)
-        self.name, self.packages = name, packages
-
-
 def walked(directory: str) -> Iterator[os.DirEntry[str]]:
     """Everything below a directory but directories, our own two files, and what Python compiles."""
     with os.scandir(directory) as entries:
@@ -53,43 +45,37 @@ def _below(directory: str, path: str) -> str:
     return path[len(directory) + 1 :]
 
 
-def promised(directory: str) -> dict[str, tuple[str, str]]:
-    """Path -> package and hash, of each file that a package's own RECORD names with one."""
-    found: dict[str, tuple[str, str]] = {}
+def misfits(directory: str, stock: dict[str, str]) -> dict[str, list[str]]:
+    """Package -> its files, of packages with one in the stock that is not what RECORD says.
+
+    A file that several packages bring is one of theirs. What is compiled counts for nothing.
+    """
+    owned: dict[str, list[str]] = {}
+    claims: dict[str, set[str]] = {}
     sites = f"{glob.escape(directory)}/lib/python*/site-packages"
     for record in glob.glob(f"{sites}/*.dist-info/RECORD"):
         info = os.path.dirname(record)
-        package = os.path.basename(info).partition("-")[0]
+        files = owned.setdefault(os.path.basename(info).partition("-")[0], [])
         with open(record, encoding="utf-8", newline="") as file:
             for row in csv.reader(file):
                 path = os.path.normpath(f"{os.path.dirname(info)}/{row[0]}")
-                if len(row) > 1 and row[1].startswith("sha256=") and "/__pycache__/" not in path:
-                    digest = base64.urlsafe_b64decode(row[1][7:] + "==").hex()
-                    found[_below(directory, path)] = package, digest
-    return found
+                if len(row) > 1 and "/__pycache__/" not in path:
+                    files.append(_below(directory, path))
+                    if row[1].startswith("sha256="):
+                        digest = base64.urlsafe_b64decode(row[1][7:] + "==").hex()
+                        claims.setdefault(files[-1], set()).add(digest)
+    wrong = {name for name, digests in claims.items() if stock.get(name) not in digests}
+    return {package: files for package, files in owned.items() if not wrong.isdisjoint(files)}
 
 
-def take_stock(
-    directory: str,
-    expected: dict[str, tuple[str, str]],
-    going_on: Callable[[], bool] = lambda: True,
-) -> dict[str, str]:
-    """The hash of every file below a tree, as far as `going_on` says yes before each.
-
-    SpoiltError: something of `expected` (see `promised`) is another file, or none.
-    """
-    found: dict[str, str] = {}
+def take_stock(directory: str, going_on: Callable[[], bool] = lambda: True) -> dict[str, str]:
+    """Path -> hash of every file below a tree, as far as `going_on` says yes before each."""
+    found = {}
     for entry in walked(directory):
         if not going_on():
-            return found
+            break
         if not entry.is_symlink():
-            name = _below(directory, entry.path)
-            found[name] = sha256_of(entry.path)
-    spoilt = {
-        name: package for name, (package, digest) in expected.items() if found.get(name) != digest
-    }
-    if spoilt:
-        raise SpoiltError(min(spoilt), sorted(set(spoilt.values())))
+            found[_below(directory, entry.path)] = sha256_of(entry.path)
     return found
 
 
@@ -100,11 +86,10 @@ class Stock:
         self._wanted = True
         self._pool = ThreadPoolExecutor(2)
         self._disk = self._pool.submit(sync_filesystem, directory)
-        expected = promised(directory)
-        self._hashes = self._pool.submit(take_stock, directory, expected, lambda: self._wanted)
+        self._hashes = self._pool.submit(take_stock, directory, lambda: self._wanted)
 
     def taken(self) -> dict[str, str]:
-        """Path -> hash, once all is on the disk. SpoiltError; OSError of the disk."""
+        """Path -> hash, once all is on the disk. OSError: the disk did not take it."""
         self._disk.result()
         return self._hashes.result()
 

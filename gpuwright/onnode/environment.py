@@ -7,14 +7,14 @@ import time
 from typing import Any
 
 from gpuwright.onnode.archives import clear
-from gpuwright.onnode.contents import SpoiltError, Stock, difference, seal
+from gpuwright.onnode.contents import Stock, difference, misfits, seal, take_stock
 from gpuwright.onnode.kit import lay
 from gpuwright.onnode.outcome import NodeError, clean, say
 from gpuwright.onnode.proving import Prover, fault, versions_differ
 from gpuwright.onnode.retire import retire
 from gpuwright.onnode.room import on_disk, require_room
 from gpuwright.onnode.stamps import read_stamp
-from gpuwright.onnode.storage import locked, put_in_place
+from gpuwright.onnode.storage import locked, put_in_place, sha256_of, sync_filesystem
 from gpuwright.onnode.uv import Uv
 
 _PROOF_SECONDS = 300.0
@@ -55,21 +55,20 @@ class Installation:
         """The environment beside its name, exactly what the lock says."""
         python = self.uv.python()
         self.uv(["venv", "--no-project", "--relocatable", "--python", python, self.partial], "venv")
-        listed = f"{self.partial}/requirements.txt"
-        with open(listed, "w", encoding="utf-8") as file:
+        with open(f"{self.partial}/requirements.txt", "w", encoding="utf-8") as file:
             for line, hashes in self.requirements.items():
                 file.write(" ".join([line, *(f"--hash=sha256:{one}" for one in hashes)]) + "\n")
-        self.uv(
-            [
-                *("pip", "sync", "--require-hashes", "--no-build", "--link-mode", "hardlink"),
-                *("--python", f"{self.partial}/bin/python", *self.uv.index_words(), listed),
-            ],
-            "packages",
-        )
-        # uv's own, and for everybody to write.
-        clear(f"{self.partial}/.lock")
+        self.fill()
         if self.spec.get("toolkit"):
             lay(self.partial, self.spec["toolkit"], str(self.spec["lock_id"]))
+
+    def fill(self, *more: str) -> None:
+        """The packages of the lock; `more` words say which come anew."""
+        words = ["pip", "sync", "--require-hashes", "--no-build", "--link-mode", "hardlink", *more]
+        words += ["--python", f"{self.partial}/bin/python", *self.uv.index_words()]
+        self.uv([*words, f"{self.partial}/requirements.txt"], "packages")
+        # uv's own, and for everybody to write.
+        clear(f"{self.partial}/.lock")
 
     def prove(self) -> None:
         """Versions are the lock's, and what must import does."""
@@ -92,17 +91,10 @@ class Installation:
             raise fault(self.name, f"import {module} fails", finished)
 
     def examine(self) -> dict[str, str]:
-        """Prove it; meanwhile every file is compared with its package's RECORD. Their hashes.
-
-        SpoiltError: one is another. What imports from it says less of the cause.
-        """
+        """Prove it; meanwhile all of it comes to the disk, and is hashed: the hashes."""
         stock = Stock(self.partial)
         try:
-            try:
-                self.prove()
-            except NodeError:
-                stock.taken()
-                raise
+            self.prove()
             began = time.monotonic()
             taken = stock.taken()
             self.seconds["sync"] = round(time.monotonic() - began, 1)
@@ -113,24 +105,28 @@ class Installation:
     def make(self) -> None:
         """Install, examine and publish.
 
-        Files are links to those in uv's cache: what was written into one of an older environment
-        comes from there again. Such a package is fetched anew, once.
+        Files are links to those in uv's cache: what was written into an older environment comes
+        from there again. So a package with a file that is not what its RECORD says is fetched anew.
+        What is the same then is the wheel's own, by the lock's hash, and its RECORD is wrong.
         """
         self.install()
+        failed: NodeError | None = None
         try:
             stock = self.examine()
-        except SpoiltError as spoilt:
-            say(f"install {self.name}: {spoilt.name} is not its package's: fetching that anew")
-            clear(self.partial)
-            self.uv(["cache", "clean", "--quiet", *spoilt.packages], "cleaning")
-            self.install()
-            try:
-                stock = self.examine()
-            except SpoiltError as again:
-                raise NodeError(
-                    f"{self.spec['lock_id']}: {again.packages[0]}: {again.name} as installed is "
-                    "not what the package's RECORD says"
-                ) from None
+        except NodeError as problem:
+            failed, stock = problem, take_stock(self.partial)
+        wrong = misfits(self.partial, stock)
+        if wrong:
+            say(f"install {self.name}: {', '.join(sorted(wrong))} not as packed: fetching anew")
+            self.uv(["cache", "clean", "--quiet", *wrong], "packages")
+            self.fill(*(word for name in wrong for word in ("--reinstall-package", name)))
+            paths = {name: f"{self.partial}/{name}" for files in wrong.values() for name in files}
+            anew = {name: sha256_of(path) for name, path in paths.items() if os.path.isfile(path)}
+            if any(stock.get(name) != anew.get(name) for name in paths):
+                failed, stock = None, self.examine()
+            sync_filesystem(self.partial)
+        if failed:
+            raise failed
         self.publish(stock)
 
     def publish(self, stock: dict[str, str]) -> None:

@@ -165,7 +165,7 @@ class Uv:
             words += ["--python-downloads-json-url", listing, str(wanted["version"])]
             self(words, "python", lock)
             sync_filesystem(directory)
-            seal(directory, take_stock(directory, {}), {"version": wanted["version"]})
+            seal(directory, take_stock(directory), {"version": wanted["version"]})
         except BaseException:
             if os.path.lexists(aside):
                 clear(directory)
