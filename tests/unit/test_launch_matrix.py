@@ -139,7 +139,7 @@ def test_what_a_model_itself_demands_is_known_to_the_parser(engine, release):
 def test_tensorrt_llm_is_told_in_its_file_what_has_no_flag():
     for feature in MATRIX.features:
         for support in feature.engines.get("tensorrt-llm", ()):
-            words = WORDS | {"grammar": next(iter(support.words), "")}
+            words = WORDS | {"grammar": next(iter(support.words), ""), "tool_parser": "qwen3"}
             asked = replace(
                 plan("vllm", "0.33.0"),
                 engine="tensorrt-llm",
@@ -174,7 +174,7 @@ def test_tensorrt_llm_is_told_nothing_but_options_that_were_read(release):
     more = set() if release == "1.2.1" else {"--served_model_name"}
     for feature in MATRIX.features:
         for support in feature.engines.get("tensorrt-llm", ()):
-            words = WORDS | {"grammar": next(iter(support.words), "")}
+            words = WORDS | {"grammar": next(iter(support.words), ""), "tool_parser": "qwen3"}
             asked = replace(
                 plan("vllm", "0.33.0"),
                 engine="tensorrt-llm",
