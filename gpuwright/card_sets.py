@@ -41,7 +41,7 @@ def card_reason(site: Site, release: ReleaseRow, tag: BuildTagRow, gpu: Gpu) -> 
         whole(gpu, release.id)
         or (sound(gpu, release.id) if site.want.gpus is None else None)
         or site.undriven[gpu.uuid]
-        or compat.kernels(gpu, release, tag)
+        or compat.kernels(gpu, release, tag, site.host.architecture)
     )
     site.card_reasons[key] = reason
     return reason

@@ -116,23 +116,26 @@ def _generation(gpu: Gpu, version: str | None, matrix: Matrix) -> Reason | None:
     )
 
 
-def kernels(gpu: Gpu, release: ReleaseRow, tag: BuildTagRow) -> Reason | None:
+def kernels(
+    gpu: Gpu, release: ReleaseRow, tag: BuildTagRow, architecture: str | None
+) -> Reason | None:
     """Code for a capability runs on the same major with an equal or higher minor, no other."""
     if gpu.compute_capability is None:
         return Needs(subject=gpu.name, needed="a compute capability", found=UNKNOWN, row=release.id)
-    if _has_code(tag, gpu.compute_capability):
+    carried = tag.carried(architecture)
+    if _has_code(carried, gpu.compute_capability):
         return None
     return NoKernels(
         gpu=gpu.name,
         capability=gpu.compute_capability,
-        carried=tag.capabilities,
+        carried=carried,
         row=release.id,
     )
 
 
 @lru_cache(maxsize=1 << 12)
-def _has_code(tag: BuildTagRow, capability: str) -> bool:
-    return any(runs(carried, capability) for carried in tag.capabilities)
+def _has_code(carried: tuple[str, ...], capability: str) -> bool:
+    return any(runs(each, capability) for each in carried)
 
 
 def runs(carried: str, capability: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from gpuwright.cards import VGPU_MODES
 from gpuwright.catalogue import Matrix, Named
@@ -157,8 +158,11 @@ def _release_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
             if tag.cuda is not None:
                 known = [row.id for row in matrix.cuda]
                 yield from _dangling(f"{path}.build_tags[{index}].cuda", [tag.cuda], known)
-            for capability in tag.capabilities:
+            for capability in chain(tag.capabilities, *tag.capabilities_on.values()):
                 yield from _version(f"{path}.build_tags[{index}].capabilities", capability)
+            known = list(tag.architectures or release.architectures)
+            at = f"{path}.build_tags[{index}].capabilities_on"
+            yield from _dangling(at, tag.capabilities_on, known)
             if not tag.applicable or release.build is not None:
                 continue
             locked = any(

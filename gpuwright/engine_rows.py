@@ -181,6 +181,8 @@ class BuildTagRow:
     cmake_args: tuple[str, ...] = ()
     architectures: tuple[str, ...] = ()
     """Where it is had, if not wherever the release is."""
+    capabilities_on: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Architecture -> what its binaries hold code for there, where that is not `capabilities`."""
     only_pinned: bool = False
     """Whether it serves only who pins its engine."""
 
@@ -189,6 +191,10 @@ class BuildTagRow:
             yield ".not_applicable: stands exactly where applicable is false"
         if (self.device is Device.CUDA) != (self.cuda is not None):
             yield ".cuda: stands exactly where device is cuda"
+
+    def carried(self, architecture: str | None) -> tuple[str, ...]:
+        """Compute capabilities that its binaries hold code for on a node of this architecture."""
+        return self.capabilities_on.get(architecture or "", self.capabilities)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

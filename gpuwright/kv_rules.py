@@ -159,7 +159,10 @@ def _reasons(
         gpu = host.gpus[0]
         site = Site(host=host, want=want, pins=pins, matrix=matrix)
         for release in releases:
-            if all(compat.kernels(gpu, release, tag) is not None for tag in release.build_tags):
+            if all(
+                compat.kernels(gpu, release, tag, host.architecture) is not None
+                for tag in release.build_tags
+            ):
                 continue
             for row in rows:
                 answer = _why_not(site, release, row, gpu)

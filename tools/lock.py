@@ -193,7 +193,7 @@ def inputs_of(told: argparse.Namespace) -> tuple[LockInputs, tuple[str, ...], st
         constraints=constraints_for(matrix.constraints, told.engine, told.release, name),
     )
     cuda = tag.cuda if tag else None
-    return inputs, (tag.capabilities if tag and cuda else (CPU,)), cuda
+    return inputs, (tag.carried(told.architecture) if tag and cuda else (CPU,)), cuda
 
 
 def check_companions(

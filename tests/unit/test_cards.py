@@ -50,6 +50,16 @@ def test_a_pinned_release_that_the_driver_cannot_run_is_refused_with_the_driver_
     assert refusal.remedies == ("driver >= 580",)
 
 
+def test_what_binaries_hold_for_another_architecture_counts_there():
+    held = "9.0, 10.0, 10.3, 11.0, 12.0, 12.1"
+    refusal = refused("1x3090", {"engine": "sglang"}, setting("os", "architecture", to="aarch64"))
+    assert (
+        f"binaries: hold code for compute capability {held}, NVIDIA GeForce RTX 3090 has 8.6"
+        in refusal.reasons
+    )
+    assert planned("1x3090", {"engine": "sglang"}).release == "0.5.23"
+
+
 def test_a_driver_version_that_is_unknown_is_a_reason():
     refusal = refused("1x3090", {"engine": "vllm"}, setting("gpus", "driver_version", to=None))
     assert "driver version: needs >= 580, found unknown" in refusal.reasons

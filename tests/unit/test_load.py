@@ -112,6 +112,16 @@ def test_refuses_an_id_that_dangles(copy):
     )
 
 
+def test_refuses_code_for_an_architecture_that_the_release_is_not_for(copy):
+    def change(rows):
+        rows[0]["build_tags"][0]["capabilities_on"] = {"riscv64": ["8.0"]}
+
+    edit(copy, "engines/vllm.yaml", change)
+    assert faults(copy) == (
+        "engines/vllm.yaml[0].build_tags[0].capabilities_on: no row has the id 'riscv64'",
+    )
+
+
 def test_refuses_a_download_without_hash_and_without_reason(copy):
     def change(rows):
         del rows[0]["build"]["sources"][1]["unpinned"]

@@ -87,7 +87,7 @@ def test_every_python_of_a_lock_was_asked_on_every_card_of_its_build(row):
         assert date.fromisoformat(proof.date)
         assert all(proof.answers.values())
         for tag in tags:
-            assert set(tag.capabilities or ("cpu",)) == set(proof.answers)
+            assert set(tag.carried(row.architecture) or ("cpu",)) == set(proof.answers)
 
 
 def test_a_lock_of_a_python_that_was_not_proven_is_no_row():

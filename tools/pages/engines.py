@@ -93,6 +93,12 @@ def _toolkit(row: ToolkitRow) -> list[str]:
     ]
 
 
+def _cards(tag: BuildTagRow) -> str:
+    cards = ", ".join(tag.capabilities) or "the CPU"
+    others = (f"on {name}: {', '.join(other)}" for name, other in tag.capabilities_on.items())
+    return "; ".join((cards, *others))
+
+
 def _build(matrix: Matrix, release: ReleaseRow, tag: BuildTagRow) -> list[str]:
     cuda = matrix.cuda_runtime(tag.cuda) if tag.cuda is not None else None
     return [
@@ -104,6 +110,6 @@ def _build(matrix: Matrix, release: ReleaseRow, tag: BuildTagRow) -> list[str]:
         ", ".join(tag.architectures or release.architectures),
         cuda.id if cuda is not None else "",
         cuda.min_driver if cuda is not None else "",
-        ", ".join(tag.capabilities) or "the CPU",
+        _cards(tag),
         "yes" if tag.applicable else f"not yet: {tag.not_applicable}",
     ]
