@@ -177,12 +177,19 @@ class Uv:
 
 
 def reasons(lines: list[str]) -> list[str]:
-    """What uv gives as its error and its causes, without its ornaments."""
+    """What uv gives as its error and its causes, without its ornaments.
+
+    Of an index that refuses it says that packages are not there; a hint alone has the status.
+    """
     found: list[str] = []
     for line in lines:
         match = re.match(r"[\s×╰─▶├│]*(error|cause|Caused by|Because|hint)\b:? ?(.*)", line)
-        if match and match.group(2) and match.group(1) != "hint":
+        if not match or not match.group(2):
+            continue
+        if match.group(1) != "hint":
             found.append(clean(match.group(2).strip(), 200))
+        elif status := re.match(r"An index .* returned a \d{3} [\w ]+", match.group(2)):
+            found.insert(0, clean(status.group(0), 200))
     return found[:4]
 
 

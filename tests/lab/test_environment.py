@@ -24,6 +24,7 @@ pytestmark = pytest.mark.lab
 LAYOUT = Layout()
 UNIT = "gpuwright-llm.service"
 WHEELS = "/srv/wheels"
+SITE = "lib/python3.11/site-packages"
 FETCHED = "The installer is present and verified"
 INSTALLED = "The engine is installed from its lock and proven"
 TAKEN = "The engine takes the plan"
@@ -206,12 +207,31 @@ def test_what_serves_goes_on_when_packages_cannot_be_had(
         assert word in sentence
 
 
-def test_a_folder_of_wheels_is_enough(box: Box, served: Run) -> None:
-    box.unstamp()
+def test_nothing_that_is_installed_is_for_others_to_write(box: Box, served: Run) -> None:
+    assert box.shell("find /opt/gpuwright /var/cache/gpuwright ! -type l -perm /022") == ""
+
+
+def test_a_module_that_was_written_into_is_noticed_by_a_full_look(box: Box, served: Run) -> None:
+    path = f"{box.engine_dir}/{SITE}/anyio/to_thread.py"
+    box.shell(f"cp {path} /root/kept && echo 'import os' >> {path}")
+    try:
+        assert f"{path} was changed" in run(box.inventory, "--dry", "--data", "verify=full").text
+    finally:
+        box.shell(f"cat /root/kept > {path}")
+    assert run(box.inventory, "--dry", "--data", "verify=full").changed == []
+
+
+def test_what_was_planted_is_noticed_and_a_folder_of_wheels_is_enough_to_install_anew(
+    box: Box, served: Run
+) -> None:
+    planted = f"{box.engine_dir}/{SITE}/zzz.pth"
+    box.shell(f"echo 'import os' > {planted}; rm -rf {LAYOUT.cache}/uv {LAYOUT.cache}/sources/uv-*")
     box.hub.forget_requests()
     done = run(box.inventory_with("offline.py", {"python_offline": WHEELS}))
+    assert f"{planted} was not installed" in done.text
     assert done.changed == [FETCHED, INSTALLED, TAKEN, *RESTARTED]
-    assert box.hub.requests_to("hub", "/simple/*") == []
+    assert box.hub.requests == []
+    assert box.shell(f"ls {planted} 2>/dev/null || true") == ""
     assert box.answer()["usage"]["completion_tokens"] > 0
 
 

@@ -226,6 +226,10 @@ def test_what_uv_says_is_told_with_its_causes_and_the_locks_line():
         "Failed to download `anyio==4.16.0`",
         "Request failed after 2 retries in 62.2s",
     ]
+    refused = "hint: An index (http://x/simple) returned a 403 Forbidden error. Check it."
+    assert (
+        reasons([*SAID, refused])[0] == "An index (http://x/simple) returned a 403 Forbidden error"
+    )
     lines = ["any==4.16.0", "anyio==4.16.0", "typing-extensions==4.1"]
     assert named_line("\n".join(SAID), lines) == "anyio==4.16.0"
     assert named_line("Because typing-extensions was not found in the package registry, x", lines)
