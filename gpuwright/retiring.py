@@ -25,7 +25,7 @@ def retire_spec(want: Want) -> dict[str, Any]:
         "rooms": [
             room(layout.engines, STAMP, services),
             room(layout.toolkits, STAMP, []),
-            room(layout.pythons, "bin/python3", [f"{layout.engines}/*/pyvenv.cfg"]),
+            room(layout.pythons, STAMP, [f"{layout.engines}/*/pyvenv.cfg"]),
             # What a release compiled while it served is of use to that release alone.
             room(f"{CACHE}/gpuwright", "", services) | {"engines": layout.engines, "keep": 0},
         ],

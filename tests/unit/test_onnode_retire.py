@@ -107,7 +107,7 @@ def test_toolkits_go_that_builds_take_no_longer(node: Node) -> None:
 def test_a_python_stays_with_the_environments_that_lead_to_it(node: Node) -> None:
     names = [f"{PYTHONS}/cpython-3.1{minor}.1-linux-x86_64-gnu" for minor in range(5)]
     for age, name in enumerate(names):
-        node.put(name, age, "bin/python3")
+        node.put(name, age)
     # uv names the minor version alone, through a link.
     (node.root / PYTHONS / "cpython-3.14-linux-x86_64-gnu").symlink_to(Path(names[4]).name)
     home = f"home = {node.root}/{PYTHONS}/cpython-3.14-linux-x86_64-gnu/bin\n"
