@@ -45,6 +45,8 @@ def features_of(site: Site, combination: Combination) -> frozenset[str] | Reason
         row = site.matrix.feature(name)
         answer = support_of(row, combination.release, combination.model, combination.capability)
         if isinstance(answer, FeatureSupport):
+            if not (want.chat_template or "").endswith(answer.suffix):
+                return _misnamed(site, combination, answer)
             # A parser that nobody has named for the model is not asked for.
             if all(word not in answer.arguments or kind in parsers for word, kind in _PARSERS):
                 found.add(name)
@@ -57,6 +59,16 @@ def features_of(site: Site, combination: Combination) -> frozenset[str] | Reason
     if want.structured_output is not None:
         return _grammar(site, combination, found)
     return frozenset(found)
+
+
+def _misnamed(site: Site, combination: Combination, support: FeatureSupport) -> Reason:
+    release = combination.release
+    return Needs(
+        subject=f"{CHAT_TEMPLATE} under {release.engine} {release.release}",
+        needed=f"a file whose name ends with {support.suffix}",
+        found=str(site.want.chat_template),
+        row=CHAT_TEMPLATE,
+    )
 
 
 def _grammar(site: Site, combination: Combination, found: set[str]) -> frozenset[str] | Reason:

@@ -57,6 +57,8 @@ class FeatureSupport:
     """Where the draft comes from, if not from where the row says."""
     words: tuple[str, ...] = ()
     """What `{grammar}` may be, the first where nobody says which."""
+    suffix: str = ""
+    """How the operator's file must be called at its end."""
     tokens: int = 0
     """Draft tokens at a time, where nobody says how many."""
     because: str = ""

@@ -104,9 +104,16 @@ def _lora(site: Site, combination: Combination) -> LoraRoom | Reason:
     """What the engine keeps for the adapters of the want."""
     want, named, release = site.want, site.host.named, combination.release
     count, rank = len(want.lora or {}), lora_rank(want, named)
+    model = combination.model
+    if (want.served_model_name or model.name) in (want.lora or {}):
+        return Needs(
+            subject=f"lora {want.served_model_name or model.name}",
+            needed="a name of its own",
+            found="the one that the model itself answers to",
+        )
     sort = release.memory_model
     held = adapter_bytes(want, named) if sort is MemoryModel.LLAMA_CPP else None
-    if held is None and (reason := unknown_shape(combination.model.architecture)) is not None:
+    if held is None and (reason := unknown_shape(model.architecture)) is not None:
         return reason
     if sort is MemoryModel.LLAMA_CPP:
         # Files that nobody has looked at may be of 32 bits.

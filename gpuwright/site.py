@@ -100,7 +100,7 @@ class Site:
             want.prefix_caching,
             want.structured_output,
             want.vision,
-            want.chat_template is not None,
+            want.chat_template,
             want.lora is not None,
         )
         object.__setattr__(self, "taste", taste)

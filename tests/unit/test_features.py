@@ -215,6 +215,13 @@ def test_what_an_operator_brings_is_said_to_the_engine(engine, words):
         assert plan.memory.bytes_of("LoRA adapters") > 0
 
 
+def test_a_template_is_called_as_its_engine_knows_one():
+    pins = {"model": "llama-3.1-8b", "chat_template": "/srv/chat.txt"}
+    assert planned_on(["A100 80GB"], {**pins, "engine": "vllm"})
+    refusal = refused_on(["A100 80GB"], {**pins, "engine": "sglang"})
+    assert any("needs a file whose name ends with .jinja" in line for line in refusal.reasons)
+
+
 def test_an_engine_without_adapters_is_refused_with_its_reason():
     pins = {"model": "llama-3.1-8b", "engine": "tensorrt-llm", "lora": BROUGHT["lora"]}
     refusal = refused_on(["H100"], pins, python="3.12")

@@ -103,3 +103,9 @@ def test_llama_cpp_loads_adapters_as_they_are():
     with_it = planned("1x3090", wanted, looked).memory.bytes_of("weights")
     without = planned("1x3090", {k: v for k, v in wanted.items() if k != "lora"})
     assert with_it - without.memory.bytes_of("weights") == 3 << 30
+
+
+def test_an_adapter_is_not_called_as_the_model_is():
+    wanted = {"lora": {"Llama-3.1-8B-Instruct": "/srv/a"}, "engine": "vllm"}
+    refusal = refused_on(["RTX 3090"], LLAMA | wanted)
+    assert any("needs a name of its own" in line for line in refusal.reasons)
