@@ -438,33 +438,6 @@ def test_small_disk_is_refused_with_needed_and_found(served: Served) -> None:
 
 
 @pytest.mark.usefixtures("unchanged")
-@pytest.mark.parametrize(
-    ("want", "texts"),
-    [
-        ({"chat_template": "/mnt/named/none"}, ("/mnt/named/none", "found nothing")),
-        ({"chat_template": "/mnt/named/own"}, ("/mnt/named/own", "service's user", "chmod o+r ")),
-        (
-            {"chat_template": "/mnt/named/closed/open"},
-            ("/mnt/named/closed/open", "/mnt/named/closed is not", "chmod o+x"),
-        ),
-        ({"chat_template": "/mnt/named/link"}, ("/mnt/named/link", "all of /root is hidden")),
-        ({"lora": {"tone": "/mnt/named/tone"}}, ("lora tone /mnt/named/tone", "a GGUF file")),
-        ({"ca_bundle": "/mnt/named/none"}, ("ca_bundle /mnt/named/none", "found nothing")),
-        ({"bind": "192.0.2.77"}, ("bind 192.0.2.77", "an address of the node: 127.0.0.1")),
-    ],
-)
-def test_what_a_want_names_is_looked_at_before_anything_is_touched(
-    served: Served, want: dict[str, Any], texts: tuple[str, ...]
-) -> None:
-    served.shell(
-        "set -e; cd /mnt; install -d named; cd named; install -d -m 700 closed; install -d tone; "
-        "echo x >closed/open; install -m 600 closed/open own; ln -sfn /root/template link; "
-        "echo x >/root/template; echo '{\"r\": 8}' >tone/adapter_config.json"
-    )
-    _refused(run(served.inventory_with("named.py", want), check=False), *texts)
-
-
-@pytest.mark.usefixtures("unchanged")
 def test_unreachable_index_is_refused_before_anything_is_touched(served: Served) -> None:
     want = {
         "service": "other",
