@@ -45,6 +45,7 @@ class Specs:
     build: dict[str, Any]
     build_packages: tuple[str, ...]
     runtime_packages: tuple[str, ...]
+    repository: str | None
 
 
 def planned(gpus: list[str], *, sketch: Mapping[str, Any] | None = None, **want_too: Any) -> Specs:
@@ -73,6 +74,7 @@ def planned(gpus: list[str], *, sketch: Mapping[str, Any] | None = None, **want_
         build=build,
         build_packages=wanted.expected.build_packages,
         runtime_packages=wanted.expected.runtime_packages,
+        repository=wanted.expected.repository,
     )
 
 

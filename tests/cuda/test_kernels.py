@@ -1,4 +1,4 @@
-"""Kernels of llama.cpp, compiled by the toolkit and with the arguments that a plan says."""
+"""Kernels of llama.cpp and of its fork, compiled by the toolkit and with the arguments that a plan says."""
 
 import os
 import subprocess
@@ -18,6 +18,8 @@ CACHED = "template-instances/fattn-vec-instance-q8_0-q8_0.cu.o"
 """Attention over a packed cache."""
 QUANTIZED = "quantize.cu.o"
 """Activations in MXFP4, with what only cards of 12.x compute."""
+FORK = {"engine": "ik_llama.cpp", "release": "0.1.5"}
+FORKS_OBJECTS = "ggml/src/CMakeFiles/ggml.dir/ggml-cuda"
 
 
 def fetched(found: Specs) -> None:
@@ -27,22 +29,26 @@ def fetched(found: Specs) -> None:
 
 def compiled(found: Specs, name: str) -> Path:
     """One object of the build, made by the build's own steps."""
-    shop = Workshop(
-        found.build | {"target": f"{OBJECTS}/{name}"}, os.open("/dev/null", os.O_RDONLY)
-    )
+    shop = Workshop(found.build | {"target": name}, os.open("/dev/null", os.O_RDONLY))
     Path(shop.place).mkdir(parents=True)
     shop.configure(shop.unpack())
     shop.compile()
-    return Path(shop.place) / "build" / OBJECTS / name
+    return Path(shop.place) / "build" / name
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize(
-    ("card", "name", "capability"),
-    [("RTX 3090", CACHED, "8.6"), ("RTX 5090", QUANTIZED, "12.0")],
+    ("card", "want", "name", "capability"),
+    [
+        ("RTX 3090", {}, f"{OBJECTS}/{CACHED}", "8.6"),
+        ("RTX 5090", {}, f"{OBJECTS}/{QUANTIZED}", "12.0"),
+        ("RTX 3090", FORK, f"{FORKS_OBJECTS}/{QUANTIZED}", "8.6"),
+    ],
 )
-def test_a_kernel_is_machine_code_for_the_card_and_nothing_else(tmp_path, card, name, capability):
-    found = specs([card], tmp_path, caches.shared("cuda"))
+def test_a_kernel_is_machine_code_for_the_card_and_nothing_else(
+    tmp_path, card, want, name, capability
+):
+    found = specs([card], tmp_path, caches.shared("cuda"), **want)
     fetched(found)
     stand(found.build["toolkit"])
     targets = targets_of(compiled(found, name))
