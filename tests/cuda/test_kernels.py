@@ -1,4 +1,4 @@
-"""Kernels of llama.cpp and of its fork, compiled by the toolkit and with the arguments that a plan says."""
+"""Kernels of llama.cpp and of its fork, made by the toolkit and with the arguments of a plan."""
 
 import os
 import subprocess
