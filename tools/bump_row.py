@@ -16,7 +16,10 @@ from gpuwright.lock_rows import LockRow
 from gpuwright.versions import parse_version
 from tools.lock_resolve import LockError
 
-_TAKEN_OVER = ("auto_order", "kv_cache_dtypes", "auto_kv_cache_dtypes", "memory_model", "formats")
+_TAKEN_OVER = (
+    *("auto_order", "kv_cache_dtypes", "auto_kv_cache_dtypes", "memory_model", "formats"),
+    "environment",
+)
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*", re.ASCII)
 
 
@@ -26,6 +29,8 @@ def skeleton(
     """The row's text: `base`'s, with what was measured of this release in place of its own."""
     row = row_data(base)
     tag = next(tag for tag in row["build_tags"] if "cuda" in tag)
+    # Of another architecture's build nothing was measured.
+    tag.pop("capabilities_on", None)
     tag |= {"tag": lock.build_tag, "cuda": toolkit, "capabilities": list(capabilities)}
     row |= {
         "id": f"{lock.engine}-{lock.release}",
