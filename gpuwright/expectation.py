@@ -123,7 +123,7 @@ def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates
             systemd_version=node.systemd_version or 0,
         ),
         secret_names=start.secret_names,
-        named_files=tuple(each.path for each in namings(want) if each.served),
+        named_files=tuple(each.path for each in namings(want) if each.served and not each.ours),
         build_packages=needed,
         runtime_packages=(*distro.runtime_packages, *libraries),
         repository=making.repository if isinstance(making, Build) else None,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gpuwright.document import Reader
 from gpuwright.engine_rows import ReleaseRow
+from gpuwright.layout import Layout
 from gpuwright.quoting import clipped
 from gpuwright.refusals import Needs, Reason
 from gpuwright.remedies import Remedy
@@ -58,6 +59,8 @@ class Naming:
     types: tuple[str, ...]
     served: bool
     """Whether the service itself reads it, else root."""
+    ours: bool = False
+    """We make it where it is not there, and what else lies in it does not matter."""
 
     @property
     def subject(self) -> str:
@@ -70,6 +73,11 @@ def namings(want: Want) -> Iterator[Naming]:
         yield Naming(key="chat_template", path=want.chat_template, types=("file",), served=True)
     for name, path in (want.lora or {}).items():
         yield Naming(key=f"lora {name}", path=path, types=("dir", "file"), served=True)
+    if want.model_store != Layout().model_store and not hidden_from_services(want.model_store):
+        # One below a home is shown to the service by itself, whoever may enter the home.
+        yield Naming(
+            key="model_store", path=want.model_store, types=("dir",), served=True, ours=True
+        )
     if want.ca_bundle is not None:
         yield Naming(key="ca_bundle", path=want.ca_bundle, types=("file",), served=False)
     for key, folder in (
@@ -131,7 +139,9 @@ def naming_reasons(want: Want, files: Files | None) -> Iterator[Reason]:
 def _reason(naming: Naming, found: NamedFile | None) -> Reason | None:
     wanted = " or ".join({"file": "a file", "dir": "a directory"}[each] for each in naming.types)
     if found is None:
-        return Needs(subject=naming.subject, needed=wanted, found="nothing")
+        return (
+            None if naming.ours else Needs(subject=naming.subject, needed=wanted, found="nothing")
+        )
     hidden = hidden_from_services(found.resolved) if naming.served else None
     if hidden is not None:
         return Needs(
@@ -139,7 +149,7 @@ def _reason(naming: Naming, found: NamedFile | None) -> Reason | None:
             needed=f"a path that the service sees: all of {hidden} is hidden from it",
             found=f"a link to {clipped(found.resolved)}",
         )
-    if found.barred is not None:
+    if found.barred is not None and not (naming.ours and _inside(found.barred, naming.path)):
         who = "the service's user" if naming.served else "root"
         return Needs(
             subject=naming.subject,
@@ -159,10 +169,14 @@ def _reason(naming: Naming, found: NamedFile | None) -> Reason | None:
     return None
 
 
+def _inside(path: str, directory: str) -> bool:
+    return path.startswith(f"{directory.rstrip('/')}/")
+
+
 def _opening(naming: Naming, found: NamedFile) -> str:
     """The command that lets the service's user in."""
     assert found.barred is not None
-    if naming.path.startswith(f"{found.barred.rstrip('/')}/"):
+    if _inside(naming.path, found.barred):
         return f"chmod o+x {found.barred}"
     folder = found.barred == naming.path and found.type == "dir"
     return f"chmod o+{'rx' if folder else 'r'} {found.barred}"
@@ -242,7 +256,7 @@ def adapter_reason(want: Want, files: Files | None, release: ReleaseRow) -> Reas
 def unseen(want: Want, files: Files | None) -> Iterator[str]:
     """A sentence for each path that nobody looked at."""
     for naming in namings(want):
-        if files is None or naming.path not in files:
+        if not naming.ours and (files is None or naming.path not in files):
             yield f"{naming.subject}: taken to be there and readable, as nobody has looked"
 
 

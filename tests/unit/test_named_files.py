@@ -214,8 +214,39 @@ def test_what_root_reads_is_looked_at_too(key, value, type):
     assert f"{key} {path}: needs" in refusal.sentence()
 
 
+STORE = "/srv/deep/models"
+OPEN = {"type": "dir", "bytes": 0, "resolved": STORE, "barred": None, "adapter": None}
+
+
+@pytest.mark.parametrize(
+    ("entry", "refused_for"),
+    [
+        (None, None),
+        (OPEN, None),
+        (OPEN | {"barred": f"{STORE}/notes"}, None),
+        (OPEN | {"type": None, "barred": "/srv/deep"}, "chmod o+x /srv/deep"),
+        (OPEN | {"barred": STORE}, f"chmod o+rx {STORE}"),
+        (OPEN | {"resolved": "/home/me/models"}, "all of /home is hidden from it"),
+    ],
+)
+def test_a_store_that_the_service_could_not_reach_is_refused(entry, refused_for):
+    wanted = {"model": "smollm2", "model_store": STORE}
+    found = decided("cpu-debian12", wanted, setting("named", to={STORE: entry}))
+    if refused_for is None:
+        assert found.model == "smollm2-135m-instruct"
+    else:
+        assert refused_for in found.sentence()
+
+
+def test_a_store_below_a_home_is_shown_to_the_service_whoever_may_enter_the_home():
+    spec = probe_spec(
+        Want.from_data({"model_store": "/home/me/models"}), verify="quick", packages=()
+    )
+    assert spec["named"] == {}
+
+
 def test_every_key_that_names_a_path_on_the_node_is_looked_at():
-    """`model_store` and `cache` have rules of their own: they need not be there."""
+    """`cache` is root's own, and `model_store` is asked above."""
     paths = {
         key: f"/srv/{key}"
         for key in KEYS
