@@ -21,8 +21,8 @@ _MOST_TEMPLATE_BYTES = 1 << 20
 _GGUF, _PEFT = "gguf", "peft"
 _FORMS = {
     _GGUF: "a GGUF file",
-    _PEFT: "a directory with adapter_config.json",
-    None: "neither a GGUF file nor a directory with adapter_config.json",
+    _PEFT: "a directory with adapter_config.json and adapter_model",
+    None: "neither a GGUF file nor a directory with adapter_config.json and adapter_model",
 }
 
 

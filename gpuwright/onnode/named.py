@@ -22,7 +22,7 @@ from gpuwright.onnode.tree import Tree
 _SECONDS = 3.0
 _MOST_NAMES = 1000
 _NOBODY = 65534
-_CONFIGURATION = "adapter_config.json"
+_CONFIGURATION, _WEIGHTS = "adapter_config.json", "adapter_model."
 _GGUF = b"GGUF"
 _BEYOND = ("use_dora", "lora_bias", "modules_to_save", "layer_replication", "use_qalora")
 """Settings of an adapter that make more of it than two small matrices for each layer."""
@@ -101,7 +101,7 @@ def _entry(tree: Tree, path: str) -> dict[str, Any] | None:
                     entry["mtime_ns"] = max(entry["mtime_ns"], inner.st_mtime_ns)
                     if not os.access(f"{place}/{name}", os.R_OK):
                         entry["barred"] = entry["barred"] or clean(f"{path}/{name}", 4096)
-        if _CONFIGURATION in names:
+        if _CONFIGURATION in names and any(name.startswith(_WEIGHTS) for name in names):
             entry["adapter"] = _read(tree.parsed(f"{path}/{_CONFIGURATION}"))
     elif found is not None:
         entry.update(type="other")

@@ -127,6 +127,7 @@ NODE = {
     "/proc/self/mountinfo": "1 0 8:1 / / rw - ext4 /dev/sda rw\n",
     "/proc/net/fib_trie": "Local:\n  |-- 10.0.0.1\n     /32 host LOCAL\n",
     "/srv/tone/adapter_config.json": '{"use_dora": true}',
+    "/srv/tone/adapter_model.bin": "",
     "/proc/77/environ": "GPUWRIGHT_PLAN=abc\0",
     "/run/systemd/system/x": "",
     "/sys/bus/pci/devices/0000:01:00.0/class": "0x030000\n",

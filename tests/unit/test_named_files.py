@@ -90,6 +90,8 @@ def test_a_directory_is_as_readable_as_each_file_in_it(tmp_path):
 )
 def test_an_adapters_configuration_is_anybodys_text(text, rank, beyond, tmp_path):
     (tmp_path / "adapter_config.json").write_text(text)
+    assert look(tmp_path, served=False)["adapter"] is None
+    (tmp_path / "adapter_model.bin").write_bytes(b"x")
     found = look(tmp_path, served=False)["adapter"]
     assert found["rank"] == rank
     assert len(found["beyond"]) == (beyond or 0)
@@ -285,7 +287,7 @@ def test_an_adapter_of_a_higher_rank_than_is_pinned_is_refused():
 @pytest.mark.parametrize(
     ("engine", "adapter", "said"),
     [
-        ("vllm", {"format": "gguf"}, "needs a directory with adapter_config.json, found a GGUF"),
+        ("vllm", {"format": "gguf"}, "adapter_config.json and adapter_model, found a GGUF"),
         ("llama.cpp", PEFT, "needs a GGUF file, found a directory with adapter_config.json"),
         ("vllm", None, "found neither a GGUF file nor a directory"),
         ("sglang", PEFT | {"beyond": ["use_dora"]}, "found use_dora in its configuration"),
