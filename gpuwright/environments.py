@@ -161,6 +161,7 @@ def environment_spec(
         "imports": list(environment.row.imports),
         "env": dict(PROOF_ENVIRONMENT),
         "user": USER,
+        "kept": layout.kernels(environment.lock.engine, environment.lock.release),
         "need_bytes": environment.bytes,
         "retire": retire_spec(want),
         "verify": verify,

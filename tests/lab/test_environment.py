@@ -125,6 +125,10 @@ def test_the_next_run_installs_proves_and_serves(box: Box, served: Run) -> None:
     assert served.changed[-2:] == RESTARTED
     assert {INSTALLED, TAKEN} <= set(served.changed)
     assert box.engines() == [box.engine_dir.rpartition("/")[2]]
+    # What the proof has compiled, the service need not.
+    assert (
+        box.shell(f"ls /var/cache/gpuwright/vllm-*/python{LAYOUT.engines}").split() == box.engines()
+    )
     assert box.answer()["usage"]["completion_tokens"] > 0
 
 

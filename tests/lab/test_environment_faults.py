@@ -337,6 +337,15 @@ def test_nothing_is_for_others_to_write(rig: Rig) -> None:
     assert rig.shell(f"find {rig.top} ! -user root") == ""
 
 
+def test_what_the_proof_compiled_is_kept_under_the_final_name(rig: Rig) -> None:
+    for _ in range(2):
+        rig.shell(f"rm -rf {rig.engine_dir}")
+        assert rig.install(kept="/var/tmp/kept")["engine"] == "installed"
+        assert rig.shell("ls /var/tmp/kept/python/opt/gpuwright/engines") == "tiny-1.0-key"
+        found = rig.shell("find /var/tmp/kept -path '*/small/inner*.pyc' -user nobody")
+        assert found.endswith(".pyc"), found
+
+
 def test_what_was_changed_or_planted_is_installed_anew(rig: Rig) -> None:
     rig.install()
     site = f"{rig.engine_dir}/{SITE}"

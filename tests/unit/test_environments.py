@@ -195,6 +195,8 @@ def test_the_engine_is_asked_with_the_units_own_arguments(want):
     plan = decide(host, asked, matrix)
     wanted = expectation(want=asked, node=host, plan=plan, matrix=matrix, templates=TEMPLATES)
     spec = rehearsal_spec(wanted.expected, wanted.start, wanted.serve)
+    making = environment_spec(wanted.making, asked, wanted.expected.engine_dir, verify="quick")
+    assert f"{making['kept']}/python" == spec["env"]["PYTHONPYCACHEPREFIX"]
     assert spec["arguments"][:2] == ["--model", "/var/lib/gpuwright/models/tiny-llama-bf16"]
     assert list(wanted.start.argv[-len(spec["arguments"]) :]) == spec["arguments"]
     assert spec["expected"]["attention_backend"] == "CPU_ATTN"
