@@ -1,5 +1,6 @@
 """Build llama.cpp on one node, and copy it to those of which the same is wanted."""
 
+import contextlib
 import hashlib
 import os
 import re
@@ -102,7 +103,8 @@ def old_builds(packed: Iterable[Path], wanted: Collection[Path], keep: int) -> l
     for path in packed:
         family = re.match(r"(.+?)-b?\d", path.name)
         if family and path not in wanted:
-            engines.setdefault(family[1], []).append((path.stat().st_mtime_ns, path))
+            with contextlib.suppress(FileNotFoundError):  # another run was quicker
+                engines.setdefault(family[1], []).append((path.stat().st_mtime_ns, path))
     return [path for each in engines.values() for _, path in sorted(each, reverse=True)[keep:]]
 
 

@@ -30,7 +30,7 @@ _SITE = re.compile(r"lib/python[\d.]+(/site-packages)?\Z")
 
 
 def walked(directory: str) -> Iterator[os.DirEntry[str]]:
-    """Everything below a directory but directories, our own two files, and what Python compiles."""
+    """Everything below a directory but directories and what Python compiles."""
     with os.scandir(directory) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
     for entry in found:
@@ -56,16 +56,24 @@ def misfits(directory: str, stock: dict[str, str]) -> dict[str, list[str]]:
     for record in glob.glob(f"{sites}/*.dist-info/RECORD"):
         info = os.path.dirname(record)
         files = owned.setdefault(os.path.basename(info).partition("-")[0], [])
-        with open(record, encoding="utf-8", newline="") as file:
-            for row in csv.reader(file):
-                path = os.path.normpath(f"{os.path.dirname(info)}/{row[0]}")
-                if len(row) > 1 and "/__pycache__/" not in path:
-                    files.append(_below(directory, path))
-                    if row[1].startswith("sha256="):
-                        digest = base64.urlsafe_b64decode(row[1][7:] + "==").hex()
-                        claims.setdefault(files[-1], set()).add(digest)
+        with open(record, encoding="utf-8", errors="surrogateescape", newline="") as file:
+            rows = [row for row in csv.reader(file) if len(row) > 1]
+        for row in rows:
+            path = os.path.normpath(f"{os.path.dirname(info)}/{row[0]}")
+            if "/__pycache__/" not in path:
+                files.append(_below(directory, path))
+                if row[1].startswith("sha256="):
+                    claims.setdefault(files[-1], set()).add(_digest(row[1][7:]))
     wrong = {name for name, digests in claims.items() if stock.get(name) not in digests}
     return {package: files for package, files in owned.items() if not wrong.isdisjoint(files)}
+
+
+def _digest(written: str) -> str:
+    """A hash as RECORD writes it, in hex digits; one that is none is nobody's."""
+    try:
+        return base64.urlsafe_b64decode(written + "==").hex()
+    except ValueError:
+        return ""
 
 
 def take_stock(directory: str, going_on: Callable[[], bool] = lambda: True) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
@@ -74,14 +75,15 @@ def retire(spec: dict[str, Any], own: str) -> list[str]:
             families.setdefault(family.group(1), []).append((age, name))
         for names in families.values():
             for _, name in sorted(names, reverse=True)[int(room["keep"]) :]:
-                say(f"removing {directory}/{name}: nothing uses it")
-                removed.append(f"{directory}/{name}")
-                _remove(removed[-1])
+                with contextlib.suppress(FileNotFoundError):  # another run was quicker
+                    _remove(f"{directory}/{name}")
+                    removed.append(f"{directory}/{name}")
     for place in spec["leftovers"]:
         for path in glob.glob(str(place)):
-            if time.time() - os.lstat(path).st_mtime > _LEFT_SECONDS:
-                clear(path)
-                removed.append(path)
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - os.lstat(path).st_mtime > _LEFT_SECONDS:
+                    clear(path)
+                    removed.append(path)
     return removed
 
 
@@ -90,4 +92,5 @@ def _remove(path: str) -> None:
     gone = f"{path}.partial.old"
     clear(gone)
     os.rename(path, gone)
+    say(f"removing {path}: nothing uses it")
     clear(gone)

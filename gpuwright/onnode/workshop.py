@@ -15,7 +15,7 @@ from gpuwright.onnode.outcome import NodeError, Progress, clean, say
 from gpuwright.onnode.processes import Finished, run
 from gpuwright.onnode.room import GIB, full
 from gpuwright.onnode.stamps import read_stamp, stamped, vouched, write_stamp
-from gpuwright.onnode.storage import sha256_of, sync_directory
+from gpuwright.onnode.storage import put_in_place, sha256_of, sync_directory
 from gpuwright.onnode.tree import Tree
 
 _BYTES_A_JOB = 3 * GIB // 2
@@ -267,10 +267,7 @@ class Workshop:
         sync_directory(f"{self.partial}/bin")
         write_stamp(self.partial, stamp)
         old = f"{self.partial}.old"
-        if os.path.lexists(self.engine_dir):
-            os.rename(self.engine_dir, old)
-        os.rename(self.partial, self.engine_dir)
-        sync_directory(os.path.dirname(self.engine_dir))
+        put_in_place(self.partial, self.engine_dir, old)
         clear(old)
 
 

@@ -317,6 +317,22 @@ def test_a_file_that_two_packages_bring_is_one_of_theirs(tmp_path):
     assert set(misfits(str(tmp_path), {})) == {"one", "two"}
 
 
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        (b"\n", set()),
+        (b"alone\n", set()),
+        (b"n\xff.py,,\n", set()),
+        (b"a.py,sha256=zzzzz,1\n", {"one"}),
+    ],
+)
+def test_a_record_that_is_badly_written_ends_nothing(line, wrong, tmp_path):
+    info = tmp_path / "lib/python3.11/site-packages/one-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "RECORD").write_bytes(line)
+    assert set(misfits(str(tmp_path), {PLANTED.format("3.11", "a.py"): sha256(b"")})) == wrong
+
+
 def test_the_list_is_one_that_sha256sum_checks(tmp_path, uv):
     spec = small(tmp_path, uv)
     main(spec, None)

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +131,15 @@ def test_packed_builds_of_runs_that_ended_early_go_after_a_day(node: Node) -> No
         seen = time.time() - age
         os.utime(node.root / CACHE / f"build.{name}.tar", (seen, seen))
     assert node.retire() == {f"{CACHE}/build.old.tar"}
+
+
+def test_runs_that_clear_up_at_once_remove_each_thing_once(node: Node) -> None:
+    names = {f"{TOOLKITS}/cuda-13.{minor}-a" for minor in range(40)}
+    for age, name in enumerate(sorted(names)):
+        node.put(name, age)
+    spec, own = node.spec(keep_engines=1), f"{node.root}/{ENGINES}/{NEW}"
+    with ThreadPoolExecutor(8) as pool:
+        runs = [pool.submit(retire, spec, own) for _ in range(8)]
+        removed = [path for run in runs for path in run.result()]
+    assert len(removed) == len(set(removed)) == 39
+    assert len(list((node.root / TOOLKITS).iterdir())) == 1
