@@ -91,6 +91,7 @@ def _dtypes(site: Site, combination: Combination) -> tuple[str, ...]:
         if cache.engine == release.engine
         and all(within(each or "0", cache.capabilities) for each in combination.capabilities)
         for dtype in cache.kv_cache_dtypes
+        if dtype in release.kv_cache_dtypes
     ]
     if measured:
         return tuple(measured)

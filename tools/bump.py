@@ -17,6 +17,7 @@ from pathlib import Path
 
 from gpuwright.catalogue import nearest
 from gpuwright.engine_rows import ReleaseRow
+from gpuwright.launch_words import cache_word
 from gpuwright.load import MATRIX, load_matrix
 from gpuwright.records import RECORDS, Record, load_record, recorded
 from gpuwright.refusals import WantError
@@ -87,6 +88,7 @@ def bump(told: argparse.Namespace) -> None:
     if (told.engine, base.release) in recorded():
         records = (load_record(told.engine, each) for each in (base.release, told.release))
         say("\n".join(flags_moved(*records)))
+    say("\n".join(caches_moved(base, load_record(told.engine, told.release))))
     _show_what_changes(row.id)
 
 
@@ -136,6 +138,19 @@ def flags_moved(base: Record, new: Record) -> list[str]:
     return [
         f"  options {what} since {base.release}: {', '.join(sorted(names)) or 'none'}"
         for what, names in (("gone", before - after), ("new", after - before))
+    ]
+
+
+def caches_moved(base: ReleaseRow, record: Record) -> list[str]:
+    """KV cache types in which the row that is taken over and the engine's own record differ."""
+    named = record.axes.kv
+    words = {row.id: cache_word(base.engine, row.id) for row in load_matrix().kv_cache_dtypes}
+    known = base.kv_cache_dtypes
+    more = [each for each, word in words.items() if word in named and each not in known]
+    gone = [each for each in known if words[each] not in named]
+    return [
+        f"  KV cache types that it names, and {base.id} has not: {', '.join(more) or 'none'}",
+        f"  KV cache types of {base.id} that it does not name: {', '.join(gone) or 'none'}",
     ]
 
 
@@ -190,6 +205,7 @@ def _show_what_changes(row: str) -> None:
     """Golden plans anew as a diff, and whether our rows choose what the engine chose."""
     python = sys.executable
     tests = [f"tests/unit/test_{name}.py" for name in ("load", "records", "flags", "locks")]
+    failed = []
     for words in (
         [python, "-m", "tools.golden"],
         [python, "-m", "pytest", "-q", *tests],
@@ -197,9 +213,12 @@ def _show_what_changes(row: str) -> None:
         ["git", "status", "--short"],
     ):
         say(f"$ {' '.join(words)}")
-        done = subprocess.run(words, cwd=ROOT, check=False)
-        if words[-1] == "tools.golden" and done.returncode != 0:
-            raise LockError(f"{row} is locked and recorded; its row needs what is said above")
+        if subprocess.run(words, cwd=ROOT, check=False).returncode != 0:
+            failed.append(" ".join(words[1:3]))
+    if failed:
+        raise LockError(
+            f"{row} is locked and recorded; its row needs what {' and '.join(failed)} say above"
+        )
 
 
 def _counted(numbers: Counter[str]) -> str:

@@ -10,7 +10,7 @@ from gpuwright.engine_rows import ReleaseRow
 from gpuwright.load import MATRIX, load_matrix
 from gpuwright.records import load_record
 from gpuwright.strict import read_row
-from tools.bump import base_of, capabilities, flags_moved, pythons_of, toolkit_of
+from tools.bump import base_of, caches_moved, capabilities, flags_moved, pythons_of, toolkit_of
 from tools.bump_row import insert_row, skeleton
 from tools.lock_resolve import LockError, Wheel
 from tools.sm_scan import Targets
@@ -111,6 +111,19 @@ def test_options_that_went_and_came_are_told():
         "  options gone since 0.33.0: none",
         "  options new since 0.33.0: none",
     ]
+
+
+def test_caches_that_a_row_lacks_or_has_too_many_are_told():
+    old, new = (ROWS.engine_release("vllm", release) for release in ("0.19.1", "0.33.0"))
+    more, gone = caches_moved(old, load_record("vllm", "0.33.0"))
+    assert more.startswith("  KV cache types that it names, and vllm-0.19.1 has not: ")
+    assert set(more.partition(": ")[2].split(", ")) == {*new.kv_cache_dtypes} - {
+        *old.kv_cache_dtypes
+    }
+    assert gone.endswith("vllm-0.19.1 that it does not name: none")
+    more, gone = caches_moved(new, load_record("vllm", "0.19.1"))
+    assert more.endswith(": none")
+    assert "turboquant_4bit_nc" in gone
 
 
 def test_a_card_counts_where_the_engine_and_torch_have_code_for_it():

@@ -266,3 +266,18 @@ def test_a_release_that_cannot_be_applied_does_not_stand_before_one_that_can():
     node = Host.from_document(document)
     assert decide(node, want, matrix).release == newest.release
     assert decide(node, want, changed).release == older.release
+
+
+def test_a_cache_that_was_measured_is_taken_by_a_release_that_has_it_alone():
+    matrix = load_matrix()
+    old, new = (matrix.engine_release("vllm", each) for each in ("0.19.1", "0.33.0"))
+    taken_over = replace(
+        new,
+        kv_cache_dtypes=old.kv_cache_dtypes,
+        auto_kv_cache_dtypes=old.auto_kv_cache_dtypes,
+        auto_order=old.auto_order,
+    )
+    releases = tuple(taken_over if row is new else row for row in matrix.releases)
+    host = Host.from_document(document("4x-pro-6000"))
+    plan = decide(host, Want.from_data({}), replace(matrix, releases=releases))
+    assert plan.engine != "vllm" or plan.kv_cache_dtype in old.kv_cache_dtypes
