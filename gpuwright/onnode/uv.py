@@ -148,11 +148,8 @@ class Uv:
 
     def _bring(self, directory: str, lock: int) -> None:
         """Install a Python, in place of one that is not what was installed."""
-        wanted, aside, listing = (
-            self.spec["python"],
-            f"{directory}.partial.old",
-            f"{self.partial}.json",
-        )
+        wanted = self.spec["python"]
+        aside, listing = f"{directory}.partial.old", f"{directory}.partial.json"
         place = os.path.dirname(directory)
         os.makedirs(place, exist_ok=True)
         clear(aside)
