@@ -203,13 +203,23 @@ def read_directory(value: object) -> str:
     return path
 
 
-def read_served_path(value: object) -> str:
-    """A path that the service itself reads; some engines part lists of such at = and commas."""
+def _read_plain_path(value: object) -> str:
     path = read_node_path(value)
     if not _PLAIN_PATH.fullmatch(path) or path == "/":
         raise ValueError(
             f"{quoted(path)} needs an absolute path of letters, digits and . _ / + - alone"
         )
+    return path
+
+
+def read_cache(value: object) -> str:
+    """A directory that compilers, and pyinfra's own commands as root, are told unquoted."""
+    return _read_plain_path(read_directory(value))
+
+
+def read_served_path(value: object) -> str:
+    """A path that the service itself reads; some engines part lists of such at = and commas."""
+    path = _read_plain_path(value)
     place = hidden_from_services(path)
     if place is not None:
         raise ValueError(f"{quoted(path)} is hidden from the service, as all of {place} is")

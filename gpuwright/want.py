@@ -18,6 +18,7 @@ from gpuwright.values import (
     SpeculativeWant,
     read_adapters,
     read_address,
+    read_cache,
     read_directory,
     read_gpus,
     read_list,
@@ -206,7 +207,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "ca_bundle": read_node_path,
     "proxy": read_proxy,
     "start_timeout_seconds": read_whole(1, 86400),
-    "cache": read_directory,
+    "cache": read_cache,
     "keep_engines": read_whole(1, 64),
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pyinfra import host
-from pyinfra.api import FunctionCommand, Host, State, operation
+from pyinfra.api import FunctionCommand, Host, QuoteString, State, StringCommand, operation
 
 from deploys.operations.programs import connection, program, run_program
 
@@ -63,7 +63,8 @@ def _fetch(
     partial = packed.with_suffix(".partial")
     if not host.get_file(spec["packed"], str(partial), **connection(host)):
         return False
-    host.run_shell_command(f"rm -f -- {spec['packed']}", **connection(host))
+    remove = StringCommand("rm", "-f", "--", QuoteString(str(spec["packed"])))
+    host.run_shell_command(remove, **connection(host))
     found = _sha256(partial)
     if found != result["sha256"]:
         host.log_styled(f"{partial}: sha256 is {found[:16]}..., not the node's", fg="red")
@@ -84,7 +85,7 @@ def _bring(state: State, host: Host, spec: dict[str, Any], packed: Path) -> bool
         host.log_styled("the node that makes this build has not handed it over", fg="red")
         return False
     if found != wanted:
-        packed.unlink()
+        packed.unlink(missing_ok=True)
         host.log_styled(f"{packed}: sha256 is {found[:16]}..., run again to have it anew", fg="red")
         return False
     packed.touch()  # the newest in use is the last to be removed

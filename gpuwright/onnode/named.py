@@ -7,6 +7,7 @@ reader and tries.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pwd
 import stat
@@ -102,7 +103,7 @@ def _entry(tree: Tree, path: str) -> dict[str, Any] | None:
                     if not os.access(f"{place}/{name}", os.R_OK):
                         entry["barred"] = entry["barred"] or clean(f"{path}/{name}", 4096)
         if _CONFIGURATION in names and any(name.startswith(_WEIGHTS) for name in names):
-            entry["adapter"] = _read(tree.parsed(f"{path}/{_CONFIGURATION}"))
+            entry["adapter"] = _read(_parsed(tree, f"{path}/{_CONFIGURATION}"))
     elif found is not None:
         entry.update(type="other")
     return entry
@@ -121,6 +122,14 @@ def _enters(place: str) -> bool:
 
 def _adapter(form: str) -> dict[str, Any]:
     return {"format": form, "rank": None, "base": None, "beyond": []}
+
+
+def _parsed(tree: Tree, path: str) -> object:
+    """A JSON file's value, through links too: caches of hubs have nothing else."""
+    try:
+        return json.loads(tree.text(path, 1 << 20) or "")
+    except (ValueError, RecursionError):
+        return None
 
 
 def _read(told: object) -> dict[str, Any]:

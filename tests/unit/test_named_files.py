@@ -77,6 +77,17 @@ def test_a_directory_is_as_readable_as_each_file_in_it(tmp_path):
     assert found["mtime_ns"] == newest
 
 
+def test_an_adapter_of_links_as_hubs_keep_them_is_read(tmp_path):
+    files = tmp_path / "blobs", tmp_path / "snapshots/1"
+    for place in files:
+        place.mkdir(parents=True)
+    for name, text in (("adapter_config.json", '{"r": 8}'), ("adapter_model.safetensors", "x")):
+        (files[0] / name[-6:]).write_text(text)
+        (files[1] / name).symlink_to(f"../../blobs/{name[-6:]}")
+    found = look(files[1], served=False)
+    assert (found["adapter"]["rank"], found["bytes"]) == (8, 9)
+
+
 @pytest.mark.parametrize(
     ("text", "rank", "beyond"),
     [

@@ -188,6 +188,13 @@ def test_a_directory_of_the_systems_does_not_become_ours(key, path, why):
     assert why in fault
 
 
+@pytest.mark.parametrize("path", ["/srv/a b", "/srv/$(id)", "/srv/a;b", "/srv/a'b", "/srv/*"])
+def test_a_cache_is_called_so_that_no_shell_reads_more_into_it(path):
+    (fault,) = faults({"cache": path})
+    assert "letters, digits and" in fault
+    assert Want.from_data({"cache": "/srv/big_1/a+b.c-d"}).cache == "/srv/big_1/a+b.c-d"
+
+
 @pytest.mark.parametrize("path", ["/srv/models", "/mnt/big/models", "/home/me/models", "/data"])
 def test_a_directory_below_or_beside_the_systems_may(path):
     assert Want.from_data({"model_store": path}).model_store == path
