@@ -34,7 +34,11 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
         require_room(os.path.dirname(packed), size + (1 << 20), f"packing {directory}")
         say(f"pack {os.path.basename(directory)}: {size // 10**6} MB")
         with on_disk(packed):
-            _pack(directory, packed)
+            try:
+                _pack(directory, packed)
+            except BaseException:
+                clear(packed)  # or a full disk stays full
+                raise
     return {
         "ok": True,
         "sha256": sha256_of(packed),

@@ -3,14 +3,16 @@
 import hashlib
 import json
 import os
+import subprocess
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from deploys.operations.llama_cpp import old_builds
+from gpuwright import carry
 from gpuwright.sharing import Need, Part, parts
-from tests.unit.onnode_rig import put, run
+from tests.unit.onnode_rig import program_environment, put, run
 from tests.unit.test_onnode_build import spec
 
 
@@ -119,3 +121,16 @@ def test_nothing_is_packed_of_a_build_that_does_not_stand(tmp_path):
     answer, _ = run("share", made | {"packed": str(tmp_path / "engine.tar")})
     assert "does not hold the build" in answer["error"]
     assert not (tmp_path / "engine.tar").exists()
+
+
+def test_a_disk_that_does_not_take_it_is_left_as_it_was(packed):
+    made, wanted = packed
+    path = Path(wanted["packed"]["path"])
+    # 4 KiB for each file, as where a disk is full.
+    script = f"trap '' XFSZ; ulimit -f 8; {carry.command('share', made | {'packed': str(path)})}"
+    done = subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, env=program_environment()
+    )
+    assert carry.parse(done.stdout.splitlines())["ok"] is False, done.stderr
+    assert str(path) in done.stdout
+    assert not path.exists()
