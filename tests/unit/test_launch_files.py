@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from gpuwright.launch_files import ik_llama_cpp_files, sglang_files, tensorrt_llm_files
+from gpuwright.records import load_record, recorded
 
 KEYS = ["abcdefgh", "12345678", "it's", "'", "a''b", "null", "#a:b,{[", 'q"u\\o$te`%s', "true", "~"]
 
@@ -27,6 +28,12 @@ def test_sglang_reads_the_key_as_it_stands_in_the_environment(key, tmp_path):
     path = tmp_path / "arguments.yaml"
     assert yaml.safe_load(path.read_text()) == {"api-key": key}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(("engine", "release"), [r for r in recorded() if r[0] == "sglang"])
+def test_what_the_file_says_is_an_option_that_takes_a_value(engine, release):
+    flags = load_record(engine, release).flags
+    assert flags["--api-key"].takes == flags["--config"].takes == "1"
 
 
 @pytest.mark.parametrize(
