@@ -18,6 +18,7 @@ def put_cards(node: Node, folder: Path, scenario: str) -> None:
 
 def put_library(node: Node, library: Path) -> None:
     target = node.root / LIBRARIES / library.name
+    target.unlink(missing_ok=True)  # ldconfig makes such links, too
     if library.is_symlink():
         target.symlink_to(library.readlink())
     else:
