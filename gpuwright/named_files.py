@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from gpuwright.document import Reader
 from gpuwright.engine_rows import ReleaseRow
 from gpuwright.layout import Layout
+from gpuwright.places import hidden_from_services
 from gpuwright.quoting import clipped
 from gpuwright.refusals import Needs, Reason
 from gpuwright.remedies import Remedy
-from gpuwright.values import LORA_RANKS, hidden_from_services
+from gpuwright.values import LORA_RANKS
 from gpuwright.want import Want
 
 LORA_RANK = 16

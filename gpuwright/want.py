@@ -11,29 +11,31 @@ from pathlib import Path
 from typing import Any
 
 from gpuwright.layout import Layout
+from gpuwright.places import (
+    read_adapters,
+    read_cache,
+    read_directory,
+    read_local_path,
+    read_node_path,
+    read_proxy,
+    read_served_path,
+    read_url,
+    read_url_or_node_path,
+)
 from gpuwright.quoting import clipped, nearest, quoted
 from gpuwright.reading import read_file
 from gpuwright.refusals import WantError
 from gpuwright.values import (
     SpeculativeWant,
-    read_adapters,
     read_address,
-    read_cache,
-    read_directory,
     read_gpus,
     read_list,
-    read_local_path,
     read_lora_rank,
     read_name,
-    read_node_path,
     read_port,
-    read_proxy,
-    read_served_path,
     read_service,
     read_speculative,
     read_switch,
-    read_url,
-    read_url_or_node_path,
     read_whole,
 )
 
