@@ -350,17 +350,24 @@ def test_holdings_are_whole_or_damaged_as_their_stamps_have_it(tmp_path: Path):
         tmp_path,
         {
             "/opt/e/a/bin": "x",
+            "/opt/e/c/bin": "x",
             "/etc/systemd/system/gpuwright-llm.service": unit,
             "/etc/systemd/system/gpuwright-x y.service": unit,
             "/sys/fs/cgroup/system.slice/gpuwright-llm.service/cgroup.procs": "7\n",
         },
     )
-    program = root / "opt/e/a/bin"
+    program, changed = root / "opt/e/a/bin", root / "opt/e/c/bin"
     census = {
-        "files": {"/opt/e/a/bin": entry(program), "/m/one/w": None},
+        "files": {
+            "/opt/e/a/bin": entry(program),
+            "/opt/e/c/bin": entry(changed),
+            "/m/one/w": None,
+        },
+        "altered": {"/opt/e/c": "/opt/e/c/lib/x.py was changed"},
         "stamps": {
             "/opt/e/a/gpuwright.json": {"key": "k", "files": {"bin": stamp(program)}},
             "/opt/e/b/gpuwright.json": ["junk"],
+            "/opt/e/c/gpuwright.json": {"key": "k", "files": {"bin": stamp(changed)}},
             "/m/one/gpuwright.json": {"files": {"w": {"bytes": 5}, "v": "junk"}},
             "/s/plans/llm.json": {"service": "llm", "engine": "vllm", "release": "\x1b[2J"},
         },
@@ -371,6 +378,7 @@ def test_holdings_are_whole_or_damaged_as_their_stamps_have_it(tmp_path: Path):
     assert seen["engines"] == [
         {"path": "/opt/e/a", "state": "whole", "bytes": 1, "key": "k"},
         {"path": "/opt/e/b", "state": "unreadable", "bytes": 0, "key": None},
+        {"path": "/opt/e/c", "state": "damaged", "bytes": 1, "key": "k"},
     ]
     assert seen["models"] == [{"path": "/m/one", "state": "damaged", "bytes": 5}]
     assert seen["services"] == [
