@@ -7,10 +7,12 @@ named once and not once per checkpoint.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from gpuwright import compat
 from gpuwright.card_sets import card_reason, card_sets
+from gpuwright.catalogue import Matrix
 from gpuwright.disk_rules import Making, disk_reason
 from gpuwright.engine_rows import BuildTagRow, MemoryModel, ReleaseRow
 from gpuwright.feature_choice import OFFLOAD
@@ -51,7 +53,8 @@ def builds(site: Site, *, superseded: bool = False) -> tuple[list[Build], list[F
     running: list[Build] = []
     failures: list[Failure] = []
     for release in site.matrix.releases:
-        for tag in release.build_tags:
+        for row in release.build_tags:
+            tag = _on_node(site.matrix, release, row, site.host.architecture or "")
             if not site.pins.admits_release(release, tag):
                 continue
             label = release_label(release, tag)
@@ -68,6 +71,26 @@ def builds(site: Site, *, superseded: bool = False) -> tuple[list[Build], list[F
             current[(release.engine, tag.device)] = (label, covered, tag.applicable)
             running.append((release, tag))
     return running, failures
+
+
+@lru_cache(maxsize=1 << 8)
+def _on_node(
+    matrix: Matrix, release: ReleaseRow, tag: BuildTagRow, architecture: str
+) -> BuildTagRow:
+    """The build as a node of `architecture` has it: what is not locked for it is not installed."""
+    if not tag.applicable or release.environment is None:
+        return tag
+    lock = matrix.lock(release.engine, release.release, tag.tag, architecture)
+    if lock is not None and lock.sha256 is not None:
+        return tag
+    others = (
+        row.not_for.get(architecture)
+        for row in matrix.locks
+        if (row.engine, row.release, row.build_tag) == (release.engine, release.release, tag.tag)
+    )
+    because = next((reason for reason in others if reason), "none was made")
+    words = f"{release.id} ({tag.tag}) has no lock for {architecture}: {because}"
+    return replace(tag, applicable=False, not_applicable=words)
 
 
 def may_offload(site: Site, build: Build) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -146,7 +147,7 @@ def environment_spec(
     environment: Environment, want: Want, engine_dir: str, *, verify: str
 ) -> dict[str, Any]:
     """The carried environment program's spec."""
-    layout = want.layout
+    layout, toolkit = want.layout, environment.row.toolkit
     return {
         "key": environment.key,
         "engine_dir": engine_dir,
@@ -157,7 +158,7 @@ def environment_spec(
         "uv": f"{layout.cache}/sources/{environment.archive.path}",
         "cache_dir": f"{layout.cache}/uv",
         "index": index_of(want),
-        "toolkit": _toolkit(environment),
+        "toolkit": toolkit and toolkit_links(toolkit, environment.python.minor),
         "imports": list(environment.row.imports),
         "env": dict(PROOF_ENVIRONMENT),
         "user": USER,
@@ -168,21 +169,15 @@ def environment_spec(
     }
 
 
-def _toolkit(environment: Environment) -> dict[str, Any] | None:
-    """The links that make a toolkit of what the wheels bring."""
-    row = environment.row.toolkit
-    if row is None:
-        return None
-    root = f"{site_packages(environment.python.minor)}/{row.root}"
+def toolkit_links(
+    row: OwnToolkit, minor: str, driver: Sequence[str] = DRIVER_LIBRARIES
+) -> dict[str, Any]:
+    """What the carried program makes a toolkit of; `driver`: places of the driver's library."""
+    root = f"lib/python{minor}/site-packages/{row.root}"
     return {
         "links": {f"{TOOLKIT}/{name}": f"{root}/{to}" for name, to in row.links.items()},
-        "driver": {f"{TOOLKIT}/{row.driver}": list(DRIVER_LIBRARIES)},
+        "driver": {f"{TOOLKIT}/{row.driver}": list(driver)},
     }
-
-
-def site_packages(minor: str) -> str:
-    """Where packages lie below an environment."""
-    return f"lib/python{minor}/site-packages"
 
 
 PROOF_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}

@@ -15,8 +15,10 @@ from gpuwright.launch_environment import OwnCompiler
 from gpuwright.layout import TOOLKIT, Layout
 from gpuwright.named_files import namings
 from gpuwright.plan import Plan
+from gpuwright.rehearsals import cards_asked
 from gpuwright.rows import DistroRow
 from gpuwright.units import render_unit
+from gpuwright.versions import within
 from gpuwright.want import Want
 
 # Starting is reading the model once from a slow disk, and then some.
@@ -36,6 +38,8 @@ class Wanted:
     start: Launch
     serve: tuple[str, ...]
     """The server's command below the engine's directory, where the release has one of its own."""
+    cards: dict[str, Any] | None
+    """What its environment is asked about the plan's cards."""
 
 
 def probe_spec(want: Want, *, verify: str, packages: Iterable[str]) -> dict[str, Any]:
@@ -108,6 +112,12 @@ def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates
     serve = release.environment.serve if release.environment is not None else ()
     compiler = _compiler(making, engine_dir, node)
     start = launch(plan, layout, _model_path(layout, plan), engine_dir, serve, compiler)
+    backends = (
+        row for row in matrix.backends(plan.engine) if row.backend == plan.attention_backend
+    )
+    cards = cards_asked(
+        release, plan, next((row for row in backends if within(plan.release, row.releases)), None)
+    )
     expected = Expected(
         layout=layout,
         plan=plan,
@@ -129,7 +139,7 @@ def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates
         repository=making.repository if isinstance(making, Build) else None,
         start_timeout_seconds=start_timeout_seconds(want, plan, compiles=start.compiles),
     )
-    return Wanted(expected=expected, making=making, start=start, serve=serve)
+    return Wanted(expected=expected, making=making, start=start, serve=serve, cards=cards)
 
 
 def _compiler(making: Build | Environment, engine_dir: str, node: Host) -> OwnCompiler | None:

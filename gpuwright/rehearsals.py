@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuwright import questions
+from gpuwright.attention_rows import AttentionBackendRow, Toolchain
+from gpuwright.engine_rows import ReleaseRow
 from gpuwright.environments import PROOF_ENVIRONMENT
 from gpuwright.expected import Expected
 from gpuwright.launch import Launch
@@ -12,10 +14,30 @@ from gpuwright.layout import RUNTIME, USER
 from gpuwright.plan import Plan
 
 
-def rehearsal_spec(
-    expected: Expected, start: Launch, serve: tuple[str, ...]
+def cards_asked(
+    release: ReleaseRow, plan: Plan, backend: AttentionBackendRow | None
 ) -> dict[str, Any] | None:
-    """The carried rehearse program's spec; None for an engine that has no program to ask it."""
+    """What its environment is asked about the plan's cards; None for a plan without any."""
+    row, tag = release.environment, release.build_tag(plan.build_tag)
+    if row is None or not plan.gpus:
+        return None
+    needed = backend is not None and backend.toolchain.has(Toolchain.NVCC)
+    compiles = row.toolkit is not None or needed
+    return {
+        "kernels": list(row.kernels),
+        "capabilities": sorted({gpu.compute_capability for gpu in plan.gpus}),
+        "cuda": tag.cuda,
+        # Triton's own launchers are C.
+        "programs": ["gcc", *(("c++", "ninja", "nvcc") if compiles else ())],
+        "compiles": compiles,
+    }
+
+
+def rehearsal_spec(
+    expected: Expected, start: Launch, serve: tuple[str, ...], cards: dict[str, Any] | None = None
+) -> dict[str, Any] | None:
+    """The carried rehearse program's spec; None for an engine that has no program to ask it.
+    `cards`: what is asked beforehand (see `cards_asked`)."""
     plan = expected.plan
     program = Path(questions.__path__[0]) / f"{plan.engine}_plan.py"
     if not program.is_file():
@@ -30,6 +52,8 @@ def rehearsal_spec(
         "user": USER,
         "env": start.environment | PROOF_ENVIRONMENT,
         "kept": expected.layout.kernels(plan.engine, plan.release),
+        "cards": cards
+        and {"program": (program.parent / "cards.py").read_text(encoding="utf-8"), "asked": cards},
         "questions": program.read_text(encoding="utf-8"),
         "arguments": list(arguments),
         "label": f"{plan.engine} {plan.release}",

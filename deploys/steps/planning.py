@@ -243,7 +243,7 @@ def _work(answer: _Answer) -> Work:
         token=_hidden(want.hub_token()) if fetch.needs_token else None,
         build=None if wanted.expected.installed else making,
         environment=making if wanted.expected.installed else None,
-        rehearsal=rehearsal_spec(wanted.expected, wanted.start, wanted.serve)
+        rehearsal=rehearsal_spec(wanted.expected, wanted.start, wanted.serve, wanted.cards)
         if wanted.expected.installed
         else None,
         gate=gate_spec(wanted),

@@ -17,7 +17,7 @@ from gpuwright.onnode.stamps import read_stamp
 from gpuwright.onnode.storage import locked, put_in_place, sha256_of, sync_filesystem
 from gpuwright.onnode.uv import Uv
 
-_PROOF_SECONDS = 300.0
+_PROOF_SECONDS = 600.0
 # Imports by hand, one after the other, so that the first that fails is named.
 _PROOF = """
 import importlib, importlib.metadata, json, re, sys, traceback

@@ -8,14 +8,25 @@ from typing import Any
 from gpuwright.onnode.outcome import NodeError, clean
 from gpuwright.onnode.proving import Prover, fault
 
-_SECONDS = 300.0
+_SECONDS = 600.0
+
+
+def prove_cards(spec: dict[str, Any], prover: Prover, label: str) -> None:
+    """NodeError: the environment, as the service sees it, does not serve the plan's cards."""
+    cards, environment = spec["cards"], dict(spec.get("env") or {})
+    told, finished = prover.ask(str(cards["program"]), cards["asked"], environment)
+    if told is None:
+        raise fault(label, "what it has for the plan's cards cannot be told", finished)
+    if told["wrong"]:
+        raise NodeError(f"{label}: " + "; ".join(clean(one, 300) for one in told["wrong"][:5]))
 
 
 def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     """Ask the engine in `engine_dir` whether it takes `arguments`, and what it makes of them.
 
     spec: engine_dir, scratch, user, kept (the directory that the unit's CacheDirectory= names, made
-    as systemd makes it), env, questions (the program that asks), arguments, label,
+    as systemd makes it), env, questions (the program that asks), arguments, label, cards (None, or
+    program and asked: see gpuwright/questions/cards.py),
     expected {name: value} of what it settles on. NodeError: it refuses them, or settles otherwise.
     """
     began = time.monotonic()
@@ -23,6 +34,8 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     prover = Prover(str(spec["engine_dir"]), str(spec["scratch"]), str(spec["user"]), _SECONDS)
     prover.give(str(spec["kept"]))
     try:
+        if spec.get("cards"):
+            prove_cards(spec, prover, label)
         asked = {"rehearse": [spec["arguments"]]}
         told, finished = prover.ask(str(spec["questions"]), asked, dict(spec.get("env") or {}))
     finally:

@@ -25,15 +25,24 @@ def uv_row(architecture: str = "x86_64") -> UvRow:
     return next(row for row in load_matrix().uv if row.architecture == architecture)
 
 
+def _stamp(lock: LockRow) -> tuple[Path, str]:
+    return caches.shared(f"wheels/{lock.id}") / "complete", f"{lock.sha256} {uv_row().sha256}"
+
+
+def is_complete(lock: LockRow) -> bool:
+    """Whether the folder holds every wheel of the lock, and uv's."""
+    stamp, wanted = _stamp(lock)
+    return stamp.exists() and stamp.read_text() == wanted
+
+
 def ensure(lock: LockRow) -> Path:
     """The folder: each file's hash is one of the lock's, and uv's wheel is among them."""
-    folder = caches.shared(f"wheels/{lock.id}")
-    stamp = folder / "complete"
-    uv = uv_row()
+    stamp, wanted = _stamp(lock)
+    folder, uv = stamp.parent, uv_row()
     with locked(directory() / f"wheels-{lock.id}.lock"):
-        if stamp.exists() and stamp.read_text() == f"{lock.sha256} {uv.sha256}":
+        if is_complete(lock):
             return folder
-        say(f"downloading the wheels of {lock.id} once (1 GB)")
+        say(f"downloading the wheels of {lock.id} once ({(lock.download_bytes or 0) / 1e9:.1f} GB)")
         lines = [
             " ".join([line, *(f"--hash=sha256:{one}" for one in hashes)])
             for line, hashes in requirements(lock, lock.python[0], lock.architecture).items()
@@ -62,5 +71,5 @@ def ensure(lock: LockRow) -> Path:
             raise UnavailableError(
                 f"{lock.filename}: PIP_FIND_LINKS is {links}; pip said: {done.stderr[-1500:]}"
             )
-        stamp.write_text(f"{lock.sha256} {uv.sha256}")
+        stamp.write_text(wanted)
     return folder

@@ -243,3 +243,100 @@ def test_a_version_that_is_not_the_locks_is_named():
         "b: 2 locked, 3 installed",
         "c: nothing locked, 1 installed",
     ]
+
+
+def without_nvcc(rig) -> Host:
+    """A node where only C and C++ are compiled."""
+    document = golden.document(rig)
+    document["compilers"] = [{"kind": "gcc", "executable": "/usr/bin/gcc", "version": "12.2.0"}]
+    return Host.from_document(document)
+
+
+def on_cards(rig, release, **more):
+    asked = {"model": "llama-3.1-8b", "engine": "vllm", "release": release} | more
+    return decide(without_nvcc(rig), Want.from_data(asked), MATRIX)
+
+
+def test_plans_count_with_the_compiler_that_an_environment_brings():
+    brings = on_cards("1x3090", "0.33.0", kv_cache_dtype="fp8")
+    assert (brings.attention_backend, brings.kv_cache_dtype) == ("flashinfer", "fp8_e4m3")
+    lacks = on_cards("1x3090", "0.19.1", kv_cache_dtype="fp8")
+    assert isinstance(lacks, Refusal)
+    assert on_cards("b200", "0.33.0").attention_backend == "flashinfer"
+    assert "flashinfer_sampler" not in brings.parameters
+    assert on_cards("1x3090", "0.19.1").parameters["flashinfer_sampler"] is False
+
+
+def test_a_build_without_a_lock_for_the_nodes_processor_is_planned_and_not_applied():
+    plan = decide(
+        Host.from_document(golden.document("gb10")),
+        Want.from_data({"model": "llama-3.1-8b", "engine": "vllm"}),
+        MATRIX,
+    )
+    assert plan.not_applicable.startswith("vllm-0.33.0 (cu130) has no lock for aarch64: ")
+
+
+def wanted_on_cards(host, tmp_path):
+    """What must stand on a node with a card for the tiny model."""
+    rows = tiny_model.write_row(tmp_path / "models.yaml", "0" * 40)
+    asked = Want.from_data(
+        {"model": tiny_model.MODEL, "engine": "vllm", "extra_models": str(rows)}
+        | {"python_index": "https://index.example/simple"}
+    )
+    matrix = load_matrix(asked.extra_models)
+    plan = decide(host, asked, matrix)
+    assert isinstance(plan, Plan), plan.sentence()
+    assert plan.not_applicable is None
+    wanted = expectation(want=asked, node=host, plan=plan, matrix=matrix, templates=TEMPLATES)
+    return wanted, environment_spec(
+        wanted.making, asked, wanted.expected.engine_dir, verify="quick"
+    )
+
+
+def test_a_service_finds_the_compiler_of_its_environment(tmp_path):
+    host = without_nvcc("1x3090")
+    wanted, spec = wanted_on_cards(host, tmp_path)
+    directory = wanted.expected.engine_dir
+    environment = wanted.start.environment
+    assert environment["CUDA_HOME"] == f"{directory}/cuda"
+    assert environment["PATH"].split(":")[:2] == [f"{directory}/cuda/bin", f"{directory}/bin"]
+    assert f'Environment="CUDA_HOME={directory}/cuda"' in wanted.expected.unit
+    minor = wanted.making.python.minor
+    packages = f"lib/python{minor}/site-packages/nvidia/cu13"
+    assert spec["toolkit"]["links"]["cuda/bin"] == f"{packages}/bin"
+    assert list(spec["toolkit"]["driver"]) == ["cuda/lib64/libcuda.so"]
+    assert "g++" in wanted.expected.runtime_packages
+
+
+@pytest.mark.parametrize(
+    ("threads", "gib", "jobs"), [(64, 31.2, 8), (64, 251, 64), (4, 62, 4), (12, 62, 8), (2, 1, 1)]
+)
+def test_no_more_compilers_run_at_once_than_memory_holds(threads, gib, jobs, tmp_path):
+    host = dataclasses.replace(
+        without_nvcc("1x3090"), cpu_threads=threads, memory_total_bytes=int(gib * 2**30)
+    )
+    wanted, _ = wanted_on_cards(host, tmp_path)
+    assert wanted.start.environment["MAX_JOBS"] == str(jobs)
+
+
+def test_a_key_names_the_links_of_a_toolkit():
+    row = MATRIX.engine_release("vllm", "0.33.0").environment.toolkit
+    other = dataclasses.replace(row, links={**row.links, "lib64/libnvrtc.so": "lib/libnvrtc.so.14"})
+    own = Interpreter(minor="3.11", executable="/usr/bin/python3.11")
+    keys = {content_key("a", own, "debian-12-x86_64", kit) for kit in (None, row, other)}
+    assert len(keys) == 3
+
+
+def test_a_python_without_headers_that_no_package_brings_is_passed_over():
+    release = MATRIX.engine_release("vllm", "0.33.0")
+    tag = release.build_tags[0]
+
+    def chosen(*rows):
+        document = golden.document("cpu-debian12")
+        has_pythons(*rows)(document)
+        return interpreter(Host.from_document(document), release, tag, MATRIX)
+
+    assert chosen(("/usr/bin/python3.12", "3.12.3", False)).row is not None
+    assert chosen(("/usr/bin/python3.12", "3.12.3", True)).executable == "/usr/bin/python3.12"
+    # python3-dev brings those of the distribution's own.
+    assert chosen(("/usr/bin/python3.11", "3.11.2", False)).executable == "/usr/bin/python3.11"

@@ -35,7 +35,7 @@ def test_our_own_matrix_loads():
     assert matrix.engine_release("llama.cpp", "b11434").build.source_subdir.endswith("llama.cpp")
 
 
-def test_llama_cpp_and_the_cpu_build_of_vllm_are_installed():
+def test_llama_cpp_and_vllm_are_installed():
     applicable = [
         (row.engine, row.release, tag.tag)
         for row in load_matrix().releases
@@ -44,7 +44,8 @@ def test_llama_cpp_and_the_cpu_build_of_vllm_are_installed():
     ]
     tags = ("cpu", "cuda13", "cuda12", "cuda12.4", "cuda11.8")
     llama = [("llama.cpp", "b11434", tag) for tag in tags]
-    assert applicable == [*llama, ("vllm", "0.32.0", "cpu")]
+    vllm = [("0.33.0", "cu130"), ("0.32.0", "cpu"), ("0.19.1", "cu128")]
+    assert applicable == [*llama, *(("vllm", release, tag) for release, tag in vllm)]
 
 
 def test_the_archive_to_build_from_has_a_hash():
@@ -373,5 +374,7 @@ def test_a_locks_row_agrees_with_its_releases(copy):
 def test_a_lock_of_a_build_that_its_release_does_not_have_is_refused(copy):
     row = {"id": "vllm-0.33.0-cu128-x86_64", "build_tag": "cu128"}
     edit(copy, "locks/vllm-0.33.0-cu130-x86_64.yaml", lambda rows: rows[0].update(row))
-    (fault,) = faults(copy)
-    assert fault.endswith(".build_tag: no row has the id 'cu128'")
+    # Nor is there a lock of the build that it was for.
+    first, second = faults(copy)
+    assert first.endswith("build tag cu130 says it is applicable")
+    assert second.endswith(".build_tag: no row has the id 'cu128'")

@@ -20,15 +20,16 @@ def build_nvml(directory: Path, *flags: str, version: str = "580.95.05") -> Path
     return directory
 
 
-def build_driver(directory: Path, header: Path) -> Path:
-    """Compile the driver library with every function that `header`, a cuda.h, names."""
+def build_driver(directory: Path, header: Path, *flags: str) -> Path:
+    """Compile the driver library with every function that `header`, a cuda.h, names; the directory.
+    `flags` may define CAPABILITY and DRIVER_VERSION."""
     ours = set(_FUNCTION.findall((SOURCES / "driver.c").read_text(encoding="utf-8")))
     rest = set(_FUNCTION.findall(header.read_text(encoding="utf-8"))) - ours
     directory.mkdir(parents=True, exist_ok=True)
     lines = "".join(f"REST({name})\n" for name in sorted(rest))
     (directory / "rest.inc").write_text(lines, encoding="utf-8")
     library = directory / "libcuda.so.1"
-    _compile(SOURCES / "driver.c", library, "libcuda.so.1", f"-I{directory}")
+    _compile(SOURCES / "driver.c", library, "libcuda.so.1", f"-I{directory}", *flags)
     _link(directory / "libcuda.so", library)
     return directory
 

@@ -1,7 +1,7 @@
 /* A stand-in for the CUDA driver library: engines import and read a card's properties, nothing runs.
  *
  * `rest.inc`, generated from the toolkit's cuda.h, names every other function: each answers
- * "no device". STANDIN_CAPABILITY is the card's compute capability, such as 8.6.
+ * "no device". STANDIN_CAPABILITY is the card's compute capability, else the macro CAPABILITY is.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,10 +12,16 @@
 #define WARP_SIZE 10
 #define MAJOR 75
 #define MINOR 76
+#ifndef DRIVER_VERSION
 #define DRIVER_VERSION 13000
+#endif
+#ifndef CAPABILITY
+#define CAPABILITY ""
+#endif
 
 static int part(int second) {
-    const char *text = getenv("STANDIN_CAPABILITY"), *dot = text ? strchr(text, '.') : 0;
+    const char *named = getenv("STANDIN_CAPABILITY"), *text = named ? named : CAPABILITY;
+    const char *dot = strchr(text, '.');
     if (!dot) return 0;
     return atoi(second ? dot + 1 : text);
 }

@@ -1,0 +1,163 @@
+"""vLLM's CUDA wheels on a node that looks like a 3090 box: installed, proven, asked about the plan.
+
+No card is there, so the service cannot start: what served before must serve on.
+"""
+
+import json
+import shutil
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwright.layout import Layout
+from gpuwright.load import load_matrix
+from gpuwright.lock_rows import LockRow
+from tests.lab import tiny_model, wheels
+from tests.lab.cards import LIBRARIES, put_cards, put_library
+from tests.lab.fixtures import do_without_lab
+from tests.lab.hub import Hub
+from tests.lab.lab import Lab
+from tests.lab.node import Node
+from tests.lab.serving import Run, inventory, run
+from tests.lab.warm import MODEL, boot_warm
+from tests.nvml import rigs
+from tools.standins import build_driver
+
+pytestmark = pytest.mark.slow
+
+LAYOUT = Layout()
+INSTALLED = "The engine is installed from its lock and proven"
+TAKEN = "The engine takes the plan"
+ON_CPU = {"model": MODEL, "gpus": "none"}
+RELEASES = {"0.33.0": "cu130", "0.19.1": "cu128"}
+
+
+def lock_of(release: str) -> LockRow:
+    lock = load_matrix().lock("vllm", release, RELEASES[release], "x86_64")
+    assert lock is not None
+    return lock
+
+
+def header(folder: Path, wheelhouse: Path) -> Path:
+    """cuda.h out of the runtime's wheel."""
+    (wheel,) = wheelhouse.glob("nvidia_cuda_runtime*.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        (name,) = [name for name in opened.namelist() if name.endswith("/include/cuda.h")]
+        return Path(opened.extract(name, folder))
+
+
+class Box:
+    """A node where the small model serves from the CPU, and the hub that has the rest."""
+
+    def __init__(self, node: Node, hub: Hub, folder: Path, release: str, wheelhouse: Path) -> None:
+        self.node, self.folder, self.release = node, folder, release
+        self.cuda_h = header(folder, wheelhouse)
+        commit = hub.add_repository(tiny_model.REPOSITORY, tiny_model.files()).commit
+        self.want: dict[str, Any] = {
+            "service": "big",
+            "port": 8090,
+            "model": tiny_model.MODEL,
+            "engine": "vllm",
+            "release": release,
+            "extra_models": str(tiny_model.write_row(folder / "models.yaml", commit)),
+            "hub": hub.url,
+            "python_index": hub.index_url,
+            "start_timeout_seconds": 240,
+        }
+
+    def drive(self, version: int) -> None:
+        """Let the driver's own library be one for this CUDA."""
+        flags = (f"-DDRIVER_VERSION={version}", '-DCAPABILITY="8.6"')
+        put_library(
+            self.node, build_driver(self.folder / "driver", self.cuda_h, *flags) / "libcuda.so.1"
+        )
+
+    def serve(self, want: dict[str, Any], *, check: bool = True) -> Run:
+        hosts = [(self.node, {"gpuwright": want})]
+        return run(inventory(self.folder / "hosts.py", hosts), check=check, timeout=3600)
+
+    def cpu_service(self) -> int:
+        """The process of what served before, which answers."""
+        self.node.run("curl -fsS http://127.0.0.1:8080/health")
+        return int(self.node.run("systemctl show -p MainPID --value gpuwright-llm").stdout)
+
+    def engine_dir(self) -> Path:
+        (found,) = self.node.root.glob(f"{LAYOUT.engines[1:]}/vllm-{self.release}-*")
+        return found
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def box(
+    request: pytest.FixtureRequest, lab: Lab, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Box]:
+    lock = lock_of(request.param)
+    there = wheels.is_complete(lock)
+    try:
+        wheelhouse = wheels.ensure(lock)
+    except wheels.UnavailableError as error:
+        do_without_lab(str(error))
+    folder = tmp_path_factory.mktemp("cards")
+    node = boot_warm(lab, f"vllm-{RELEASES[request.param]}")
+    put_cards(node, folder, rigs.ONE_3090)
+    with lab.hub() as hub:
+        hub.serve_packages(wheelhouse)
+        made = Box(node, hub, folder, request.param, wheelhouse)
+        made.drive(13000)
+        made.serve(ON_CPU)
+        yield made
+    node.destroy()
+    if not there:
+        shutil.rmtree(wheelhouse)
+
+
+@pytest.fixture(scope="module")
+def failed(box: Box) -> Run:
+    """A run that does all but serve."""
+    before = box.cpu_service()
+    done = box.serve(box.want, check=False)
+    assert done.status != 0
+    assert box.cpu_service() == before
+    return done
+
+
+def test_it_is_installed_proven_and_takes_the_plan(box: Box, failed: Run) -> None:
+    assert failed.results is not None, failed.text
+    succeeded = [op["name"] for op in failed.results["operations"] if op["success"]]
+    assert {INSTALLED, TAKEN} <= set(succeeded), failed.text
+    stamp = json.loads((box.engine_dir() / "gpuwright.json").read_text())
+    print(box.release, stamp["seconds"])
+
+
+def test_it_cannot_start_without_a_card_and_leaves_no_unit(box: Box, failed: Run) -> None:
+    assert "The model answers" in failed.text
+    assert box.node.run(["test", "-e", LAYOUT.unit_path("big")], check=False).returncode == 1
+
+
+def test_its_compiler_is_its_own(box: Box, failed: Run) -> None:
+    toolkit = box.engine_dir() / "cuda"
+    if box.release == "0.19.1":
+        assert not toolkit.exists()
+        return
+    assert (toolkit / "bin/nvcc").is_file()
+    assert str((toolkit / "lib64/libcuda.so").readlink()) == f"/{LIBRARIES}/libcuda.so.1"
+    told = box.node.run(f"{LAYOUT.engines}/{box.engine_dir().name}/cuda/bin/nvcc --version").stdout
+    assert "release 13.0" in told
+
+
+def test_a_driver_whose_library_is_too_old_is_refused_before_anything_is_stopped(
+    box: Box, failed: Run
+) -> None:
+    before = box.cpu_service()
+    box.drive(11080)
+    try:
+        done = box.serve(box.want, check=False)
+    finally:
+        box.drive(13000)
+    assert done.status != 0
+    major = load_matrix().engine_release("vllm", box.release).build_tags[0].cuda.split(".")[0]
+    assert f"vllm {box.release}: driver: needs CUDA {major}.0 or later, found 11.8" in done.text
+    assert box.cpu_service() == before
+    assert box.node.run(["test", "-e", LAYOUT.unit_path("big")], check=False).returncode == 1
