@@ -25,6 +25,9 @@ from gpuwright.want import Want
 _SLOWEST_DISK_BYTES_PER_SECOND = 100 << 20
 _SHORTEST_START_SECONDS = 120
 _COMPILING_BYTES_PER_JOB = 3 << 30
+_KERNEL_SECONDS = 2400
+"""What one compiler alone takes for all that FlashInfer needs at a first start: its small module
+for pages takes 30 s, those for attention and sampling some minutes each."""
 _COMPILING_SECONDS = 480
 """What an engine may take beside that which imports some thousand modules and compiles kernels."""
 
@@ -78,12 +81,16 @@ def probe_packages(matrix: Matrix) -> frozenset[str]:
     )
 
 
-def start_timeout_seconds(want: Want, plan: Plan, *, compiles: bool = False) -> int:
-    """How long a start may take: the operator's word, else by the size of what is read."""
+def start_timeout_seconds(
+    want: Want, plan: Plan, *, compiles: bool = False, jobs: int | None = None
+) -> int:
+    """How long a start may take: the operator's word, else by the size of what is read, and by how
+    many compilers may run at once, where the environment brings one."""
     if want.start_timeout_seconds is not None:
         return want.start_timeout_seconds
     reading = sum(file.bytes for file in plan.files) // _SLOWEST_DISK_BYTES_PER_SECOND
-    return _SHORTEST_START_SECONDS + reading + (_COMPILING_SECONDS if compiles else 0)
+    kernels = _KERNEL_SECONDS // jobs if jobs else 0
+    return _SHORTEST_START_SECONDS + reading + (_COMPILING_SECONDS if compiles else 0) + kernels
 
 
 def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates: Path) -> Wanted:
@@ -137,7 +144,9 @@ def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates
         build_packages=needed,
         runtime_packages=(*distro.runtime_packages, *libraries),
         repository=making.repository if isinstance(making, Build) else None,
-        start_timeout_seconds=start_timeout_seconds(want, plan, compiles=start.compiles),
+        start_timeout_seconds=start_timeout_seconds(
+            want, plan, compiles=start.compiles, jobs=compiler.jobs if compiler else None
+        ),
     )
     return Wanted(expected=expected, making=making, start=start, serve=serve, cards=cards)
 

@@ -65,7 +65,7 @@ class Box:
             "extra_models": str(tiny_model.write_row(folder / "models.yaml", commit)),
             "hub": hub.url,
             "python_index": hub.index_url,
-            "start_timeout_seconds": 240,
+            "start_timeout_seconds": 120,
         }
 
     def drive(self, version: int) -> None:

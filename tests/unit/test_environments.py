@@ -317,6 +317,8 @@ def test_no_more_compilers_run_at_once_than_memory_holds(threads, gib, jobs, tmp
     )
     wanted, _ = wanted_on_cards(host, tmp_path)
     assert wanted.start.environment["MAX_JOBS"] == str(jobs)
+    # The fewer, the longer the first start may take.
+    assert wanted.expected.start_timeout_seconds == 120 + 480 + 2400 // jobs
 
 
 def test_a_key_names_the_links_of_a_toolkit():
