@@ -11,7 +11,6 @@ import argparse
 import datetime
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -33,7 +32,7 @@ from tools.engine_environment import (
 from tools.lock import Asked, constraints_for, publish, scratch_folder
 from tools.lock_resolve import LockError, LockInputs, Resolution, lowest
 from tools.package_index import PackageIndex, UvError, add_settings, index_of
-from tools.sm_scan import Targets, scan
+from tools.sm_scan import Targets, lines, scan
 
 ROOT = MATRIX.parent.parent
 OWN = {"vllm": ("vllm",), "sglang": ("sgl_kernel", "sglang")}
@@ -78,8 +77,7 @@ def bump(told: argparse.Namespace) -> None:
 
         asked = Asked(inputs=inputs, resolution=resolution, cuda=toolkit, reasons=reasons)
         row = publish(asked, index, scratch, claimed)
-    for name, targets in seen.targets.items():
-        say(f"  {name}: {_counted(targets.code)}; PTX {_counted(targets.ptx)}")
+    say("\n".join(lines(seen.targets)))
     claims = capabilities(told.engine, seen.targets)
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     text = skeleton(base, row, toolkit, claims, date)
@@ -219,11 +217,6 @@ def _show_what_changes(row: str) -> None:
         raise LockError(
             f"{row} is locked and recorded; its row needs what {' and '.join(failed)} say above"
         )
-
-
-def _counted(numbers: Counter[str]) -> str:
-    ordered = sorted(numbers.items(), key=lambda item: parse_version(item[0]))
-    return " ".join(f"{capability}:{count}" for capability, count in ordered) or "none"
 
 
 def say(text: str) -> None:

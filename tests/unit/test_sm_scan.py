@@ -2,10 +2,11 @@
 
 import struct
 import subprocess
+import zipfile
 
 import pytest
 
-from tools.sm_scan import scan, targets_of
+from tools.sm_scan import lines, scan, scan_wheel, targets_of
 
 PTX, CODE = 1, 2
 
@@ -48,6 +49,16 @@ def test_code_and_ptx_are_counted_by_card(library):
     assert targets.code == {"8.0": 1, "8.6": 1, "12.0": 1}
     assert targets.ptx == {"8.0": 1}
     assert scan(path.parent) == {"a.so": targets}
+
+
+def test_a_wheel_is_read_without_being_installed(library, tmp_path):
+    path = library("a.so.1", ".nv_fatbin", container(entry(CODE, 80), entry(PTX, 120)))
+    wheel = tmp_path / "engine-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.write(path, "engine/a.so.1")
+        archive.writestr("engine/plain.py", "")
+    assert scan_wheel(wheel) == {"engine/a.so.1": targets_of(path)}
+    assert lines(scan_wheel(wheel)) == ["  engine/a.so.1: 8.0:1; PTX 12.0:1"]
 
 
 def test_relocatable_code_counts_too(library):
