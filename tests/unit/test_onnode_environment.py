@@ -426,6 +426,23 @@ def test_a_toolkit_that_its_wheels_do_not_bring_is_refused_with_the_lock(tmp_pat
     assert list(Path(spec["engine_dir"]).parent.iterdir()) == []
 
 
+def test_an_environment_is_looked_at_with_the_python_that_was_brought_for_it(tmp_path, uv, archive):
+    with Hub() as hub:
+        hub.add_file("mirror/20990101/python.tar.gz", archive)
+        work = work_with(tmp_path, uv, f"{hub.url}/files/mirror", sha256(archive.read_bytes()))
+        spec = small(tmp_path, uv) | {"python": work.spec["python"]}
+        assert main(spec, None)["engine"] == "installed"
+        assert altered(tmp_path, "full") == {}
+        library = tmp_path / f"pythons/cpython-{VERSION}-linux-x86_64-gnu/lib/python{MINOR}"
+        for path, quick in ((library / "json/decoder.py", False), (library / "json.py", True)):
+            path.write_text("import os\n")
+            found = altered(tmp_path, "full")[spec["engine_dir"]]
+            assert found.startswith(str(path)), found
+            assert (altered(tmp_path, "quick") != {}) == quick
+            assert main(spec | {"verify": "full"}, None)["engine"] == "installed"
+            assert altered(tmp_path, "full") == {}
+
+
 def test_a_uv_that_is_killed_is_one_sentence_and_leaves_nothing(tmp_path, uv):
     killed = tmp_path / "killed"
     killed.write_text(f'#!/bin/sh\n[ "$1" = pip ] && kill -9 $$\nexec {uv} "$@"\n')
