@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from gpuwright import compat
+from gpuwright.adapters import adapter_reason
 from gpuwright.card_sets import card_reason, card_sets
 from gpuwright.catalogue import Matrix
 from gpuwright.disk_rules import Making, disk_reason
@@ -19,7 +20,6 @@ from gpuwright.feature_choice import OFFLOAD
 from gpuwright.feature_rows import Grade
 from gpuwright.fitting import Candidate, best_fit, misfit, too_large
 from gpuwright.model_rows import CheckpointRow, ModelRow
-from gpuwright.named_files import adapter_reason
 from gpuwright.pins import pinned_gpus
 from gpuwright.plan import Rejection
 from gpuwright.refusals import CpuNotAsked, Needs, NoCard, Reason, Superseded, rejection_of

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from gpuwright import compat
+from gpuwright.adapters import adapter_bytes, lora_rank
 from gpuwright.engine_rows import MemoryModel, ReleaseRow
 from gpuwright.feature_choice import LORA, OFFLOAD, PREFIX_CACHING, VISION
 from gpuwright.feature_rows import FeatureSupport, Grade
 from gpuwright.features import support_of
 from gpuwright.memory.lora import LoraRoom, unknown_shape
 from gpuwright.memory.request import DraftMemory, MemoryRequest
-from gpuwright.named_files import adapter_bytes, lora_rank
 from gpuwright.refusals import Needs, Reason
 from gpuwright.rows import Scalar
 from gpuwright.site import CardSet, Combination, Site, splits_tensors

@@ -1,5 +1,4 @@
-"""Files on a node that a want names: whether they are there, readable for who reads them, and what
-an engine can use."""
+"""Files on a node that a want names: whether they are there, and readable for who reads them."""
 
 from __future__ import annotations
 
@@ -7,24 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpuwright.document import Reader
-from gpuwright.engine_rows import ReleaseRow
 from gpuwright.layout import Layout
 from gpuwright.places import hidden_from_services
 from gpuwright.quoting import clipped
 from gpuwright.refusals import Needs, Reason
-from gpuwright.remedies import Remedy
-from gpuwright.values import LORA_RANKS
 from gpuwright.want import Want
 
-LORA_RANK = 16
-"""vLLM's own bound where nobody says one: an adapter of a higher rank is refused by it."""
 _MOST_TEMPLATE_BYTES = 1 << 20
-_GGUF, _PEFT = "gguf", "peft"
-_FORMS = {
-    _GGUF: "a GGUF file",
-    _PEFT: "a directory with adapter_config.json and adapter_model",
-    None: "neither a GGUF file nor a directory with adapter_config.json and adapter_model",
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +122,6 @@ def naming_reasons(want: Want, files: Files | None) -> Iterator[Reason]:
         reason = _reason(naming, files[naming.path])
         if reason is not None:
             yield reason
-    yield from _rank_reasons(want, files)
 
 
 def _reason(naming: Naming, found: NamedFile | None) -> Reason | None:
@@ -183,94 +170,8 @@ def _opening(naming: Naming, found: NamedFile) -> str:
     return f"chmod o+{'rx' if folder else 'r'} {found.barred}"
 
 
-def _adapters(want: Want, files: Files | None) -> Iterator[tuple[str, str, NamedFile]]:
-    """Name, path and file of each adapter that was looked at and is there."""
-    for name, path in (want.lora or {}).items():
-        found = (files or {}).get(path)
-        if found is not None:
-            yield name, path, found
-
-
-def _rank_reasons(want: Want, files: Files | None) -> Iterator[Reason]:
-    for name, path, found in _adapters(want, files):
-        rank = found.adapter.rank if found.adapter is not None else None
-        most = want.max_lora_rank
-        if rank is None or most is None or rank <= most:
-            continue
-        fitting = next((each for each in LORA_RANKS if each >= rank), None)
-        yield Needs(
-            subject=f"lora {name} {path}",
-            needed=f"max_lora_rank of at least {rank}",
-            found=str(most),
-            help=None
-            if fitting is None
-            else Remedy(words=f"`max_lora_rank: {fitting}`", want=(("max_lora_rank", fitting),)),
-        )
-
-
-def lora_rank(want: Want, files: Files | None) -> int:
-    """The rank that engines are told: the pin, or the lowest that holds every adapter."""
-    if want.max_lora_rank is not None:
-        return want.max_lora_rank
-    ranks = [
-        found.adapter.rank or 0
-        for _, _, found in _adapters(want, files)
-        if found.adapter is not None
-    ]
-    highest = max(ranks, default=0) or LORA_RANK
-    return next((each for each in LORA_RANKS if each >= highest), LORA_RANKS[-1])
-
-
-def adapter_reason(want: Want, files: Files | None, release: ReleaseRow) -> Reason | None:
-    """Why `release` cannot use an adapter as it is; None where it can, or nobody looked."""
-    form = _GGUF if _GGUF in release.formats else _PEFT
-    for name, path, found in _adapters(want, files):
-        subject = f"lora {name} {path} under {release.engine}"
-        adapter = found.adapter
-        if adapter is None or adapter.format != form:
-            held = _FORMS[adapter.format if adapter is not None else None]
-            return Needs(subject=subject, needed=_FORMS[form], found=held, row=release.id)
-        if adapter.beyond:
-            return Needs(
-                subject=subject,
-                needed="an adapter of two matrices for each layer",
-                found=f"{', '.join(adapter.beyond)} in its configuration",
-                row=release.id,
-            )
-        if form == _PEFT and adapter.rank is None:
-            return Needs(
-                subject=subject,
-                needed="a rank in its adapter_config.json",
-                found="none",
-                row=release.id,
-            )
-        if (adapter.rank or 0) > LORA_RANKS[-1]:
-            return Needs(
-                subject=subject,
-                needed=f"a rank of at most {LORA_RANKS[-1]}",
-                found=str(adapter.rank),
-                row=release.id,
-            )
-    return None
-
-
 def unseen(want: Want, files: Files | None) -> Iterator[str]:
     """A sentence for each path that nobody looked at."""
     for naming in namings(want):
         if not naming.ours and (files is None or naming.path not in files):
             yield f"{naming.subject}: taken to be there and readable, as nobody has looked"
-
-
-def bases(want: Want, files: Files | None) -> Iterator[tuple[str, str]]:
-    """Name of each adapter that says which model it was made for, and that model."""
-    for name, _, found in _adapters(want, files):
-        if found.adapter is not None and found.adapter.base:
-            yield name, found.adapter.base
-
-
-def adapter_bytes(want: Want, files: Files | None) -> int | None:
-    """Bytes of all adapters' files; None where one was not looked at."""
-    sizes = [found.bytes for _, _, found in _adapters(want, files)]
-    if len(sizes) < len(want.lora or {}) or None in sizes:
-        return None
-    return sum(size or 0 for size in sizes)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from ipaddress import ip_address
 
+from gpuwright.adapters import rank_reasons
 from gpuwright.catalogue import Matrix
 from gpuwright.host import Entry, Host, Listener
 from gpuwright.layout import Layout
@@ -66,6 +67,7 @@ def _reasons(host: Host, want: Want, matrix: Matrix) -> Iterator[Reason]:
     yield from filter(None, (_bind_reason(host, want),))
     yield from _port_taken(host, want)
     yield from naming_reasons(want, host.named)
+    yield from rank_reasons(want, host.named)
     yield from _directory_reasons(host, want)
     yield from filter(None, (_uvm_reason(host, want),))
     yield from _mount_reasons(host, want)

@@ -7,11 +7,11 @@ from dataclasses import fields
 from typing import Any
 
 from gpuwright import compat
+from gpuwright.adapters import of_other_models
 from gpuwright.card_rules import sound, whole
 from gpuwright.engine_rows import MemoryModel
+from gpuwright.feature_arguments import feature_arguments
 from gpuwright.feature_choice import VISION
-from gpuwright.feature_rows import FeatureSupport
-from gpuwright.features import filled, support_of
 from gpuwright.fitting import Candidate
 from gpuwright.hazard_rows import Compiler
 from gpuwright.hazards import compiler_of, is_applied
@@ -19,13 +19,12 @@ from gpuwright.host import OWN_KERNEL
 from gpuwright.interpreters import interpreter
 from gpuwright.memory.request import Details, Figures
 from gpuwright.memory_request import SHARE_CAP
-from gpuwright.named_files import bases, lora_rank, unseen
+from gpuwright.named_files import unseen
 from gpuwright.pace import RAM_BYTES_PER_SECOND, tokens_per_second
 from gpuwright.plan import ModelFile, Plan, PlannedGpu, PlanWarning, Rejection, Speculation
 from gpuwright.refusals import gib
 from gpuwright.routing import route
 from gpuwright.site import Combination, Site
-from gpuwright.want import Want
 from gpuwright.ways import taken_by_itself
 
 FEW_THREADS = 8
@@ -76,7 +75,7 @@ def plan_of(site: Site, best: Candidate, others: Callable[[], tuple[Rejection, .
         speculation=_speculation(chosen),
         projector=_projector(chosen),
         features=tuple(row.id for row in site.matrix.features if row.id in chosen.features),
-        feature_arguments=tuple(_feature_arguments(site, best)),
+        feature_arguments=tuple(feature_arguments(site, best)),
         assumed=tuple(dict.fromkeys(_assumed(site, best))),
     )
 
@@ -114,62 +113,6 @@ def _projector(chosen: Combination) -> str | None:
     return rows[0].id if rows else None
 
 
-def _feature_arguments(site: Site, best: Candidate) -> Iterator[str]:
-    """Arguments that switch features on or off, in the rows' order."""
-    chosen = best.combination
-    for row in site.matrix.features:
-        support = support_of(row, chosen.release, chosen.model, chosen.capability)
-        if not isinstance(support, FeatureSupport):
-            continue
-        if row.id in chosen.features:
-            yield from filled(
-                _with_adapters(support.arguments, site.want), _words(site, best, support)
-            )
-        elif row.id != VISION or chosen.model.architecture.vision:
-            yield from support.off_arguments
-    yield from chosen.model.arguments.get(chosen.release.engine, ())
-
-
-def _with_adapters(arguments: tuple[str, ...], want: Want) -> Iterator[str]:
-    """`{lora_pairs}` is one word for each adapter."""
-    for word in arguments:
-        if word == "{lora_pairs}":
-            yield from (f"{name}={path}" for name, path in (want.lora or {}).items())
-        else:
-            yield word
-
-
-def _words(site: Site, best: Candidate, support: FeatureSupport) -> dict[str, str]:
-    """What stands for the placeholders; paths of drafters and projectors are launch's to know."""
-    chosen = best.combination
-    parsers = chosen.model.parsers.get(chosen.release.engine, {})
-    words = {f"{kind}_parser": parser for kind, parser in parsers.items()}
-    if chosen.drafting is not None:
-        words["tokens"] = str(chosen.drafting.tokens)
-        words["draft_tokens"] = str(chosen.drafting.tokens + 1)
-    if support.words:
-        words["grammar"] = site.want.structured_output or support.words[0]
-    words |= _brought(site)
-    if best.layers_in_ram:
-        words["layers"] = str(best.layers_in_ram)
-    return words
-
-
-def _brought(site: Site) -> dict[str, str]:
-    """Placeholders of what the operator brings."""
-    want = site.want
-    adapters = want.lora or {}
-    return {
-        "images": str(want.images_per_prompt or 1),
-        "chat_template": want.chat_template or "",
-        "adapters": str(len(adapters)),
-        # Requests without an adapter take a place of the batch, too.
-        "adapters_and_none": str(len(adapters) + 1),
-        "lora_rank": str(lora_rank(want, site.host.named)),
-        "lora_files": ",".join(adapters.values()),
-    }
-
-
 def _assumed(site: Site, best: Candidate) -> Iterator[str]:
     chosen = best.combination
     yield from chosen.model.assumptions
@@ -179,16 +122,6 @@ def _assumed(site: Site, best: Candidate) -> Iterator[str]:
     if not chosen.gpus and site.pins.workload.least_tokens_per_second:
         yield f"RAM: read at {RAM_BYTES_PER_SECOND // 10**9} GB/s, as two channels of DDR5-4800 are"
     yield from unseen(site.want, site.host.named)
-
-
-def _same_model(chosen: Combination, base: str) -> bool:
-    """Whether an adapter's own word for its model names the model that is served: by the hub, or
-    by a directory of that name."""
-    model = chosen.model
-    repos = [each.repo or "" for each in model.checkpoints]
-    known = {each.lower() for each in (model.id, model.name, *model.aliases, *repos)}
-    said = base.lower().rstrip("/")
-    return said in known or said.rpartition("/")[2] in {each.rpartition("/")[2] for each in known}
 
 
 def _reasons(site: Site, best: Candidate) -> Iterator[str]:
@@ -321,9 +254,7 @@ def _remarks(site: Site, best: Candidate, details: Details) -> Iterator[str]:
         yield "`gpus: none`: the card of this node stays unused"
     if not chosen.gpus and "avx2" not in host.cpu_flags:
         yield "the CPU has no avx2: answers will be slow"
-    for name, base in bases(want, host.named):
-        if not _same_model(chosen, base):
-            yield f"lora {name}: made for {base}, served on {chosen.model.id}"
+    yield from of_other_models(want, host.named, chosen.model)
     layout = want.layout
     for path in (layout.model_store, layout.cache, layout.engines):
         if host.disks.get(path) is None:
