@@ -117,7 +117,7 @@ def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates
     installed = isinstance(making, Environment)
     engine_dir = layout.engine_dir(plan.engine, plan.release, making.key)
     serve = release.environment.serve if release.environment is not None else ()
-    compiler = _compiler(making, engine_dir, node)
+    compiler = own_compiler(making, engine_dir, node)
     start = launch(plan, layout, _model_path(layout, plan), engine_dir, serve, compiler)
     backends = (
         row for row in matrix.backends(plan.engine) if row.backend == plan.attention_backend
@@ -151,7 +151,7 @@ def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates
     return Wanted(expected=expected, making=making, start=start, serve=serve, cards=cards)
 
 
-def _compiler(making: Build | Environment, engine_dir: str, node: Host) -> OwnCompiler | None:
+def own_compiler(making: Build | Environment, engine_dir: str, node: Host) -> OwnCompiler | None:
     """The compiler that the environment brings, with as many jobs as there are threads, and memory
     for: a power of two, so that no other kernel's view of the RAM changes a unit."""
     if not isinstance(making, Environment) or making.row.toolkit is None:

@@ -6,8 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from gpuwright.environments import environment_of
+from gpuwright.expectation import own_compiler
 from gpuwright.host import Host
 from gpuwright.launch import GGUF_ENGINES, launch
+from gpuwright.launch_environment import OwnCompiler
 from gpuwright.layout import Layout
 from gpuwright.load import load_matrix
 from gpuwright.plan import Plan
@@ -117,22 +120,26 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def plan_of(name: str) -> Plan:
+def planned(name: str) -> tuple[Host, Plan]:
     node, wanted = CASES[name]
     matrix = load_matrix()
-    plan = decide(Host.from_document(read_sketch(node, matrix)[0]), Want.from_data(wanted), matrix)
+    host = Host.from_document(read_sketch(node, matrix)[0])
+    plan = decide(host, Want.from_data(wanted), matrix)
     assert isinstance(plan, Plan), f"{name}: {plan.sentence()}"
-    return plan
+    return host, plan
+
+
+def plan_of(name: str) -> Plan:
+    return planned(name)[1]
 
 
 def unit(name: str) -> str:
     """The unit of a case, with KEY for what names a build or an environment."""
-    plan, layout = plan_of(name), Layout()
+    (host, plan), layout = planned(name), Layout()
     engine_dir = layout.engine_dir(plan.engine, plan.release, "KEY")
     model = layout.checkpoint_dir(plan.checkpoint)
-    start = launch(
-        plan, layout, f"{model}/MODEL.gguf" if plan.engine in GGUF_ENGINES else model, engine_dir
-    )
+    path = f"{model}/MODEL.gguf" if plan.engine in GGUF_ENGINES else model
+    start = launch(plan, layout, path, engine_dir, compiler=_compiler(host, plan, engine_dir))
     return render_unit(
         plan=plan,
         launch=start,
@@ -141,6 +148,17 @@ def unit(name: str) -> str:
         templates=ROOT / "templates",
         systemd_version=252,
     )
+
+
+def _compiler(host: Host, plan: Plan, engine_dir: str) -> OwnCompiler | None:
+    """What the unit of an environment that can be installed says of its compiler."""
+    matrix = load_matrix()
+    release = matrix.engine_release(plan.engine, plan.release)
+    tag = next(tag for tag in release.build_tags if tag.tag == plan.build_tag)
+    if release.build is not None or not tag.applicable:
+        return None
+    environment = environment_of(release, plan, matrix.distro(host), host, matrix)
+    return own_compiler(environment, engine_dir, host)
 
 
 def wanted_files() -> dict[Path, str]:
