@@ -125,7 +125,7 @@ class MemoryRequest:
         """The same as a line of the memory plan; none without adapters."""
         if self.lora is None:
             return ()
-        note = f"{self.lora.places} places of rank {self.lora.rank}"
+        note = f"rank {self.lora.rank}, {self.lora.places} at once"
         return (MemoryTerm(name="LoRA adapters", bytes=self.lora_bytes, note=note),)
 
     def contexts(self) -> tuple[int, ...]:
