@@ -121,7 +121,7 @@ def test_cuda_plan_is_explained_and_refused_in_one_line(box: Box) -> None:
     assert "Traceback" not in done.text
 
 
-def test_a_card_that_no_toolkit_of_the_node_knows_is_refused_with_each_row(box: Box) -> None:
+def test_a_card_that_no_toolkit_of_the_node_knows_is_refused_by_its_row(box: Box) -> None:
     box.rig(rigs.ONE_5090_OLD_DRIVER)
     want = {"model": MODEL, "engine": "llama.cpp", "service": "big", "port": 8090}
     hosts = inventory(box.folder / "5090.py", [(box.node, {"gpuwright": want})])
@@ -129,7 +129,6 @@ def test_a_card_that_no_toolkit_of_the_node_knows_is_refused_with_each_row(box: 
     assert "CUDA 13.3 runtime: needs driver >= 580, found 570.86.10 [cuda 13.3]" in told
     needed = "compiler of CUDA 12.8: needs NVIDIA's package repository, found debian-12"
     assert f"{needed} [cuda 12.8]" in told
-    assert "NVIDIA GeForce RTX 5090 has 12.0 [llama.cpp-b11434]" in told
     done = run(hosts, check=False)
     assert done.status != 0
     assert "`cuda_repository: true`" in done.text
