@@ -1,5 +1,6 @@
 """What an environment is asked about a plan's cards: the program itself, on small files."""
 
+import getpass
 import json
 import subprocess
 import sys
@@ -141,7 +142,7 @@ def test_the_plan_is_not_asked_about_where_the_cards_are_not_served(environment,
     spec = {
         "engine_dir": str(environment.folder),
         "scratch": str(tmp_path / "scratch"),
-        "user": "nobody",
+        "user": getpass.getuser(),
         "kept": str(tmp_path / "kept"),
         "env": {},
         "label": "vllm 0.33.0",

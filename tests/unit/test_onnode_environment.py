@@ -1,6 +1,7 @@
 """Making an environment, with the real uv: a Python that is brought, what becomes of leftovers."""
 
 import base64
+import getpass
 import hashlib
 import json
 import os
@@ -24,6 +25,7 @@ from gpuwright.onnode.contents import LIST, difference, misfits
 from gpuwright.onnode.environment import main, standing
 from gpuwright.onnode.outcome import NodeError
 from gpuwright.onnode.owned import census
+from gpuwright.onnode.proving import Prover
 from gpuwright.onnode.stamps import HASHED_BYTES
 from gpuwright.onnode.tree import Tree
 from gpuwright.onnode.uv import Uv
@@ -139,7 +141,7 @@ def small(tmp_path, uv) -> dict[str, Any]:
         "cache_dir": str(tmp_path / "cache"),
         "index": {"offline": str(wheels)},
         "imports": ["small"],
-        "user": "nobody",
+        "user": getpass.getuser(),
         "need_bytes": 1,
         "retire": {"rooms": [], "leftovers": []},
     }
@@ -361,6 +363,23 @@ def test_a_python_that_is_not_what_was_brought_is_brought_again(tmp_path, uv, ar
         assert changed.read_text() == "import os\n"
     assert [path.name for path in (tmp_path / "pythons").glob("*.partial*")] == []
     assert [path for path in tmp_path.rglob("*") if is_for_all_to_write(path)] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_nothing_is_proven_as_root_for_want_of_the_services_user(tmp_path, monkeypatch):
+    marked = tmp_path / "ran"
+    python = tmp_path / "engine/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\ntouch {marked}\n")
+    python.chmod(0o755)
+    needed = "an engine is proven with the rights of user gone-user, needed setpriv: "
+    for path, found in ((os.environ["PATH"], "setpriv: .*gone-user"), ("/gone", "no setpriv")):
+        monkeypatch.setenv("PATH", path)
+        with pytest.raises(NodeError, match=f"^{needed}{found}"):
+            Prover(str(tmp_path / "engine"), str(tmp_path / "scratch"), "gone-user", 9).ask(
+                "", 0, {}
+            )
+    assert not marked.exists()
 
 
 def with_toolkit(spec, tmp_path) -> dict[str, Any]:
