@@ -12,7 +12,7 @@ from gpuwright.disk_rules import ENGINE_BYTES
 from gpuwright.engine_rows import BuildRow, ReleaseRow
 from gpuwright.expected import Expected
 from gpuwright.host import Host
-from gpuwright.layout import DRIVER_LIBRARIES, RUNTIME, Layout
+from gpuwright.layout import DRIVER_LIBRARIES, RUNTIME, USER, Layout
 from gpuwright.plan import ModelFile, Plan
 from gpuwright.refusals import MatrixError
 from gpuwright.retiring import retire_spec
@@ -192,6 +192,7 @@ def build_spec(expected: Expected, build: Build, want: Want, *, verify: str) -> 
         "target": recipe.target,
         "jobs": build.jobs,
         "env": {},
+        "user": USER,
         "need_bytes": recipe.work_bytes,
         "engine_bytes": ENGINE_BYTES,
         "verify": verify,

@@ -66,13 +66,13 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     """Make the engine of `key` stand in `engine_dir`.
 
     spec: key, engine_dir, archive, sha256, source_subdir ("": found), lock, work_dir, ccache_dir,
-    compiler, cmake_args, target, jobs, env, proof_args, proof_expect, need_bytes, engine_bytes,
-    verify ("full" re-hashes what the stamp would vouch for), retire (see `retire.retire`); for
-    cards also toolkit (see `toolkit.stand`), libraries (paths, brought beside the binary),
-    driver_library (where it may be), devices_args and devices (how many it must list); packed (path
-    and sha256) of a build that another node has made, which is taken instead. Answers with `engine`
-    ("kept" | "verified" | "received" | "built"), `seconds` of each part, `jobs`, and what was
-    `removed`. On failure `output` has the last lines.
+    compiler, cmake_args, target, jobs, env, user (who it is proven as), proof_args, proof_expect,
+    need_bytes, engine_bytes, verify ("full" re-hashes what the stamp would vouch for), retire (see
+    `retire.retire`); for cards also toolkit (see `toolkit.stand`), libraries (paths, brought beside
+    the binary), driver_library (where it may be), devices_args and devices (how many it must list);
+    packed (path and sha256) of a build that another node has made, which is taken instead. Answers
+    with `engine` ("kept" | "verified" | "received" | "built"), `seconds` of each part, `jobs`, and
+    what was `removed`. On failure `output` has the last lines.
     """
     began = time.monotonic()
     for key in ("engine_dir", "work_dir", "archive", "lock"):

@@ -13,6 +13,7 @@ from gpuwright.onnode.archives import clear, inside, unpack
 from gpuwright.onnode.machine import memory
 from gpuwright.onnode.outcome import NodeError, Progress, clean, say
 from gpuwright.onnode.processes import Finished, run
+from gpuwright.onnode.proving import drop_rights
 from gpuwright.onnode.room import GIB, full
 from gpuwright.onnode.stamps import read_stamp, stamped, vouched, write_stamp
 from gpuwright.onnode.storage import put_in_place, sha256_of, sync_directory
@@ -40,6 +41,8 @@ class Workshop:
         self.seconds: dict[str, float] = {}
         self.compiler = str(spec.get("compiler") or "c++")
         self.devices: list[str] = []
+        self.words: list[str] = []
+        """Before what is proven: it may no more than the service's user."""
 
     def environment(self) -> dict[str, str]:
         """Everything a build may see: flags of whoever logged in do not belong to the key."""
@@ -213,13 +216,14 @@ class Workshop:
         return sorted(files), clean(str(stamp.get("compiler_version") or ""), 200)
 
     def prove(self) -> None:
-        """Run what was installed, when the tree it was built in is gone."""
+        """Run what was installed, when the tree it was built in is gone, as the service will."""
         began = time.monotonic()
+        self.words = drop_rights(str(self.spec["user"]))
         binary = f"{self.partial}/bin/{self.target}"
         arguments = [binary, *(str(one) for one in self.spec.get("proof_args") or ["--version"])]
         environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "HOME": "/nonexistent"}
         self.find_libraries(binary, environment)
-        told = run(arguments, environment, seconds=_PROOF_SECONDS)
+        told = run([*self.words, *arguments], environment, seconds=_PROOF_SECONDS)
         self.timed("proof", began)
         expected = str(self.spec.get("proof_expect") or "")
         if told.status != 0:
@@ -232,7 +236,7 @@ class Workshop:
     def find_libraries(self, binary: str, environment: dict[str, str]) -> None:
         if not shutil.which("ldd"):
             return
-        told = run(["ldd", binary], environment, seconds=_PROOF_SECONDS)
+        told = run([*self.words, "ldd", binary], environment, seconds=_PROOF_SECONDS)
         lacking = [line.split()[0] for line in told.lines if "not found" in line and line.split()]
         if lacking:
             raise self.broken(f"the built {self.target} lacks {', '.join(lacking)}", told)
@@ -240,7 +244,7 @@ class Workshop:
     def find_devices(self, binary: str, environment: dict[str, str]) -> None:
         """A binary that sees no card serves on the CPU, in silence and a hundred times slower."""
         arguments = [binary, *(str(one) for one in self.spec["devices_args"])]
-        told = run(arguments, environment, seconds=_PROOF_SECONDS)
+        told = run([*self.words, *arguments], environment, seconds=_PROOF_SECONDS)
         if told.status != 0:
             raise self.broken(f"the built {self.target} lists no devices", told)
         self.devices = [clean(line.strip(), 200) for line in told.lines if _DEVICE.match(line)]

@@ -141,6 +141,7 @@ def linked(node: Node, told: Specs, folder: Path) -> Path:
         "sha256": archive(folder / "tiny.tar.gz", TINY),
         "source_subdir": "",
         "target": "tiny-server",
+        "user": "daemon",
         "proof_args": [],
         "proof_expect": "tiny 1",
         "devices_args": [],

@@ -1,5 +1,6 @@
 """Builds with the real cmake, ninja and compiler: a directory that is complete, or none."""
 
+import getpass
 import hashlib
 import io
 import json
@@ -7,6 +8,7 @@ import os
 import signal
 import subprocess
 import tarfile
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +21,7 @@ from hypothesis import strategies as st
 from gpuwright import carry
 from gpuwright.onnode.archives import unpack
 from gpuwright.onnode.outcome import NodeError
-from gpuwright.onnode.workshop import c_compiler, first_error, source_directory, steps
+from gpuwright.onnode.workshop import Workshop, c_compiler, first_error, source_directory, steps
 from tests.unit.onnode_rig import in_namespace, program_environment, put, run
 
 CMAKE = """cmake_minimum_required(VERSION 3.18)
@@ -29,6 +31,9 @@ set_target_properties(tiny-server PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BI
 """
 SOURCE = '#include <cstdio>\nint main() { puts("version 11434 (b11434)"); return %s; }\n'
 GOOD = {"tiny-1/llama/CMakeLists.txt": CMAKE, "tiny-1/llama/tiny.cpp": SOURCE % "0"}
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
 
 
 def archive(path: Path, files: Mapping[str, str]) -> str:
@@ -56,6 +61,7 @@ def spec(tmp_path: Path, files: Mapping[str, str] = GOOD, **more: Any) -> dict[s
         "target": "tiny-server",
         "jobs": 2,
         "env": {},
+        "user": getpass.getuser(),
         "proof_args": ["--version"],
         "proof_expect": "11434",
         "need_bytes": 1 << 20,
@@ -216,6 +222,23 @@ def test_a_binary_that_does_not_prove_itself_is_not_published(
     assert word in run("build", spec(tmp_path, files))[0]["error"]
     assert leftovers(tmp_path) == []
     assert not (tmp_path / "engines" / "tiny-1-k1").exists()
+
+
+@as_root
+def test_a_binary_is_proven_with_the_rights_and_groups_of_the_service(tmp_path: Path):
+    """And so are the cards that it lists: root opens a device file that the service may not."""
+    with tempfile.TemporaryDirectory() as place:  # for others to enter, unlike `tmp_path`
+        Path(place).chmod(0o755)
+        shop = Workshop(spec(tmp_path, user="daemon", devices_args=["--list"], devices=1), 0)
+        shop.partial = place
+        told = "#!/bin/sh\nid -un\nid -nG\necho 11434\ntest -r %s && echo '  CUDA0: card'\n:\n"
+        card = tmp_path / "card"
+        card.touch()
+        put(Path(place), {"bin/tiny-server": told % card})
+        (Path(place) / "bin/tiny-server").chmod(0o755)
+        shop.spec["proof_expect"] = "daemon\ndaemon\n11434"
+        with pytest.raises(NodeError, match="sees 0 cards of 1"):
+            shop.prove()
 
 
 ASKING = {
