@@ -103,7 +103,9 @@ def _unpack(wheel: dict[str, Any], root: str, partial: str) -> None:
                 with opened.open(member) as content:
                     _write(os.open(target, flags, mode), content)
                 # ccache tells compilers apart by time: what is unpacked again is the same one.
-                packed = calendar.timegm((*member.date_time, 0, 0, 0))
+                year, month, *rest = member.date_time
+                # Four bits, where whoever packed it had no date to give.
+                packed = calendar.timegm((year, min(max(month, 1), 12), *rest, 0, 0, 0))
                 os.utime(target, (packed, packed))
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, FileExistsError) as problem:
         raise NodeError(f"{path} cannot be unpacked: {problem}") from None

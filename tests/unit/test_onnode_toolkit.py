@@ -15,11 +15,16 @@ from gpuwright.onnode.toolkit import stand, standing
 FILES = {"nvidia/cu13/bin/nvcc": "#!/bin/sh\n", "nvidia/cu13/lib/libcudart.so.13": "x" * 100}
 
 
-def spec(tmp_path: Path, name: str = "toolkit", files: dict[str, str] = FILES) -> dict[str, Any]:
+def spec(
+    tmp_path: Path,
+    name: str = "toolkit",
+    files: dict[str, str] = FILES,
+    date: tuple[int, int, int, int, int, int] = (2026, 5, 4, 3, 2, 2),
+) -> dict[str, Any]:
     wheel = tmp_path / "nvcc.whl"
     with zipfile.ZipFile(wheel, "w") as packed:
         for path, text in files.items():
-            packed.writestr(zipfile.ZipInfo(path, (2026, 5, 4, 3, 2, 2)), text)
+            packed.writestr(zipfile.ZipInfo(path, date), text)
         packed.writestr("nvcc-1.dist-info/RECORD", "")
     return {
         "directory": str(tmp_path / name),
@@ -66,6 +71,13 @@ def test_a_changed_file_makes_it_anew(tmp_path: Path, name: str) -> None:
     assert not standing(wanted)
     assert stand(wanted) is not None
     assert (tmp_path / "toolkit" / name).read_text() == FILES[f"nvidia/cu13/{name}"]
+
+
+@pytest.mark.parametrize("month", [0, 15])
+def test_a_file_without_a_date_is_unpacked(tmp_path: Path, month: int) -> None:
+    wanted = spec(tmp_path, date=(1980, month, 0, 0, 0, 0))
+    assert stand(wanted) is not None
+    assert stand(wanted) is None
 
 
 def test_another_wheel_than_the_rows_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
