@@ -162,7 +162,13 @@ def test_an_engine_that_compiles_wants_the_headers_of_its_python(rows, warned):
 
 NVCC = [{"executable": "/usr/bin/nvcc", "kind": "nvcc", "version": "13.0"}]
 ELSEWHERE = [{"executable": "/usr/local/cuda/bin/nvcc", "kind": "nvcc", "version": "13.0"}]
-FLASHINFER = VLLM | {"attention_backend": "FLASHINFER"}
+# Of this release no wheel brings a compiler.
+FLASHINFER = {
+    "model": "llama-3.1-8b",
+    "engine": "vllm",
+    "release": "0.19.1",
+    "attention_backend": "FLASHINFER",
+}
 
 
 @pytest.mark.parametrize("tools", [[], ELSEWHERE])
@@ -179,3 +185,10 @@ def test_a_compiler_that_is_there_needs_no_word_and_one_that_is_unknown_does():
 
     assert told(NVCC) == []
     assert len(told(None)) == 1
+
+
+@pytest.mark.parametrize("tools", [None, [], ELSEWHERE])
+def test_a_compiler_that_the_environment_brings_needs_no_word_either(tools):
+    brings = FLASHINFER | {"release": "0.33.0"}
+    plan = planned("1x3090", brings, setting("compilers", to=tools))
+    assert not [text for text in warnings_of(plan) if text.startswith("attention backend")]
