@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import os
 import re
 import stat
@@ -16,7 +17,7 @@ from gpuwright.onnode.outcome import NodeError, clean, say
 from gpuwright.onnode.processes import Finished, run
 from gpuwright.onnode.proving import SHOWN_LINES
 from gpuwright.onnode.room import full
-from gpuwright.onnode.storage import locked, sync_filesystem
+from gpuwright.onnode.storage import locked, put_in_place, sync_filesystem
 
 
 class Uv:
@@ -76,17 +77,14 @@ class Uv:
 
         What it has unpacked is not among them, and is left out: tens of thousands of files.
         """
-        pythons = os.path.dirname(self.brought) if self.brought else None
-        for top in filter(None, (self.cache, pythons)):
-            for place, directories, names in os.walk(top):
-                if place == top:
-                    unpacked = ("archive-v0",) if top == self.cache else tuple(directories)
-                    directories[:] = [one for one in directories if one not in unpacked]
-                for path in (f"{place}/{name}" for name in names):
-                    with contextlib.suppress(FileNotFoundError):  # another run is at work, too
-                        mode = os.lstat(path).st_mode
-                        if stat.S_ISREG(mode) and mode & 0o022:
-                            os.chmod(path, stat.S_IMODE(mode) & ~0o022)
+        for place, directories, names in os.walk(self.cache):
+            if place == self.cache:
+                directories[:] = [one for one in directories if one != "archive-v0"]
+            for path in (f"{place}/{name}" for name in names):
+                with contextlib.suppress(FileNotFoundError):  # another run is at work, too
+                    mode = os.lstat(path).st_mode
+                    if stat.S_ISREG(mode) and mode & 0o022:
+                        os.chmod(path, stat.S_IMODE(mode) & ~0o022)
 
     def hear(self, line: str) -> None:
         """What people want to know of it: not each of hundreds of packages."""
@@ -147,30 +145,41 @@ class Uv:
         return f"{self.brought}/bin/python{wanted['minor']}"
 
     def _bring(self, directory: str, lock: int) -> None:
-        """Install a Python, in place of one that is not what was installed."""
+        """Install a Python beside, then put it in place of one that is not what was installed."""
         wanted = self.spec["python"]
-        aside, listing = f"{directory}.partial.old", f"{directory}.partial.json"
-        place = os.path.dirname(directory)
-        os.makedirs(place, exist_ok=True)
+        partial, listing = f"{directory}.partial", f"{directory}.partial.json"
+        aside, made = f"{partial}.old", f"{partial}/{os.path.basename(directory)}"
+        os.makedirs(os.path.dirname(directory), exist_ok=True)
+        clear(partial)
         clear(aside)
-        if os.path.lexists(directory):
-            os.rename(directory, aside)
         try:
             with open(listing, "w", encoding="utf-8") as file:
                 file.write(str(wanted["listing"]))
-            words = ["python", "install", "--no-bin", "--install-dir", place]
+            words = ["python", "install", "--no-bin", "--install-dir", partial]
             words += ["--python-downloads-json-url", listing, str(wanted["version"])]
             self(words, "python", lock)
-            sync_filesystem(directory)
-            seal(directory, take_stock(directory), {"version": wanted["version"]})
-        except BaseException:
-            if os.path.lexists(aside):
-                clear(directory)
-                os.rename(aside, directory)
-            raise
+            tell_place(made, directory)
+            sync_filesystem(made)
+            seal(made, take_stock(made), {"version": wanted["version"]})
+            put_in_place(made, directory, aside)
         finally:
-            clear(listing)
-            clear(aside)
+            for leftover in (partial, listing, aside):
+                clear(leftover)
+
+
+def tell_place(made: str, directory: str) -> None:
+    """Put `directory` where uv has written of a Python that it lies at `made`: in what compilers
+    are told."""
+    for pattern in ("lib/python*/_sysconfigdata_*.py", "lib/pkgconfig/*.pc"):
+        for path in glob.glob(f"{glob.escape(made)}/{pattern}"):
+            if os.path.islink(path):
+                continue
+            with open(path, "r+", encoding="utf-8") as file:
+                text = file.read()
+                if made in text:
+                    file.seek(0)
+                    file.truncate()
+                    file.write(text.replace(made, directory))
 
 
 def reasons(lines: list[str]) -> list[str]:

@@ -53,9 +53,14 @@ def archive(tmp_path_factory) -> Path:
     def wanted(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
         parts = Path(member.name).parts
         left_out = {"site-packages", "dist-packages", "test", "idlelib", "__pycache__", "tkinter"}
-        return None if left_out & set(parts) or member.issym() else member
+        own = parts[-1].startswith("_sysconfigdata_")
+        return None if left_out & set(parts) or member.issym() or own else member
 
+    told = tmp_path_factory.mktemp("told") / "_sysconfigdata__linux_x86_64-linux-gnu.py"
+    head = "# system configuration generated and used by the sysconfig module\n"
+    told.write_text(f"{head}build_time_vars = {{'prefix': '/install', 'LIBDIR': '/install/lib'}}\n")
     with tarfile.open(path, "w:gz", compresslevel=1) as packed:
+        packed.add(told, f"python/lib/python{MINOR}/{told.name}")
         packed.add(program.resolve(), f"python/bin/python{MINOR}")
         packed.add(library, f"python/lib/python{MINOR}", filter=wanted)
     return path
@@ -363,6 +368,39 @@ def test_a_python_that_is_not_what_was_brought_is_brought_again(tmp_path, uv, ar
         assert changed.read_text() == "import os\n"
     assert [path.name for path in (tmp_path / "pythons").glob("*.partial*")] == []
     assert [path for path in tmp_path.rglob("*") if is_for_all_to_write(path)] == []
+
+
+class Watched(Uv):
+    """uv, and whether the Python that services use was there whenever uv had ended."""
+
+    there = True
+
+    def __call__(self, words: list[str], part: str, *held: int) -> None:
+        try:
+            super().__call__(words, part, *held)
+        finally:
+            self.there = self.there and self.old.exists()
+
+
+def test_services_keep_their_python_while_it_is_brought_again(tmp_path, uv, archive):
+    folder = tmp_path / "mirror/20990101"
+    folder.mkdir(parents=True)
+    shutil.copy(archive, folder / "python.tar.gz")
+    sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
+    made = work_with(tmp_path, uv, f"file://{folder.parent}", sha256)
+    program = Path(made.python())
+    spoilt = program.parents[1] / f"lib/python{MINOR}/sitecustomize.py"
+    spoilt.touch()
+    again = Watched(made.spec, made.partial, 0)
+    again.old = spoilt
+    assert Path(again.python()) == program
+    assert again.there
+    assert not spoilt.exists()
+    told = program.parents[1] / f"lib/python{MINOR}/_sysconfigdata__linux_x86_64-linux-gnu.py"
+    assert f'"{program.parents[1]}/lib"' in told.read_text()
+    assert sorted(path.name for path in (tmp_path / "pythons").iterdir()) == [
+        f"cpython-{VERSION}-linux-x86_64-gnu"
+    ]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
