@@ -32,6 +32,8 @@ _DTYPES: dict[str, dict[str, str]] = {
     # `auto` is the model's own type.
     "tensorrt-llm": {"bf16": "auto", "fp8_e4m3": "fp8"},
 }
+_CACHE_WORD_KEPT = frozenset({"sglang"})
+"""vLLM renames the type of some models' cache, and leaves that of others to itself."""
 
 
 def backend_word(engine: str, backend: str) -> str:
@@ -42,6 +44,11 @@ def backend_word(engine: str, backend: str) -> str:
 def cache_word(engine: str, dtype: str) -> str:
     """How the engine itself spells a KV cache dtype of ours."""
     return _DTYPES.get(engine, {}).get(dtype, dtype)
+
+
+def keeps_cache_word(engine: str) -> bool:
+    """Whether what the engine settles on for its KV cache has the word that it was told."""
+    return engine in _CACHE_WORD_KEPT
 
 
 def named_by_directory(engine: str, release: str) -> bool:

@@ -9,7 +9,7 @@ from gpuwright.engine_rows import ReleaseRow
 from gpuwright.environments import PROOF_ENVIRONMENT
 from gpuwright.expected import Expected
 from gpuwright.launch import Launch
-from gpuwright.launch_words import backend_word, cache_word
+from gpuwright.launch_words import backend_word, cache_word, keeps_cache_word
 from gpuwright.layout import RUNTIME, USER
 from gpuwright.plan import Plan
 
@@ -69,7 +69,6 @@ def settled_values(plan: Plan) -> dict[str, Any]:
         "max_num_seqs": plan.max_num_seqs,
         "tensor_parallel_size": plan.tensor_parallel_size,
     }
-    if plan.engine == "sglang":
-        # vLLM renames the type of some models' cache, and leaves that of others to itself.
+    if keeps_cache_word(plan.engine):
         wanted["kv_cache_dtype"] = cache_word(plan.engine, plan.kv_cache_dtype)
     return wanted

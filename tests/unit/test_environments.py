@@ -1,11 +1,13 @@
 """Environments of Python engines: what identifies one, its Python, what is asked of uv."""
 
+import ast
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
-from gpuwright import environments
+from gpuwright import environments, rehearsals
 from gpuwright.environments import content_key, environment_of, environment_spec, requirements
 from gpuwright.expectation import expectation
 from gpuwright.host import Host
@@ -213,6 +215,16 @@ def test_what_an_engine_must_settle_on_is_in_its_own_words():
         "max_num_seqs": PLAN.max_num_seqs,
         "tensor_parallel_size": PLAN.tensor_parallel_size,
     }
+
+
+def test_an_engine_that_renames_its_cache_is_not_held_to_the_word():
+    assert "kv_cache_dtype" not in settled_values(dataclasses.replace(PLAN, engine="vllm"))
+
+
+def test_what_is_asked_of_an_engine_does_not_turn_on_its_name():
+    names = set(MATRIX.engines)
+    read = ast.walk(ast.parse(Path(rehearsals.__file__).read_text()))
+    assert not names & {each.value for each in read if isinstance(each, ast.Constant)}
 
 
 SAID = """\
