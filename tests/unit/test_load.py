@@ -362,12 +362,13 @@ def test_refuses_a_workload_that_drafts_with_what_does_not_draft(copy):
 
 
 def test_a_locks_row_agrees_with_its_releases(copy):
-    name = "vllm-0.33.0-cu130-x86_64"
-    change = {"glibc": "2.36", "not_for": {"3.14": "was not had"}}
-    edit(copy, f"locks/{name}.yaml", lambda rows: rows[0].update(change))
+    lock = load_matrix().lock("vllm", "0.33.0", "cu130", "x86_64")
+    twice = lock.python[0]
+    change = {"glibc": "2.36", "not_for": {**lock.not_for, twice: "was not had"}}
+    edit(copy, f"locks/{lock.id}.yaml", lambda rows: rows[0].update(change))
     assert faults(copy) == (
-        f"locks/{name}.yaml[0].glibc: 2.36, and the release's row says 2.31",
-        f"locks/{name}.yaml[0].python: 3.14 needs to stand in one of python, not_for",
+        f"locks/{lock.id}.yaml[0].glibc: 2.36, and the release's row says {lock.glibc}",
+        f"locks/{lock.id}.yaml[0].python: {twice} needs to stand in one of python, not_for",
     )
 
 
