@@ -26,8 +26,9 @@ _SLOWEST_DISK_BYTES_PER_SECOND = 100 << 20
 _SHORTEST_START_SECONDS = 120
 _COMPILING_BYTES_PER_JOB = 3 << 30
 _KERNEL_SECONDS = 2400
-"""What one compiler alone takes for all that FlashInfer needs at a first start: its small module
-for pages takes 30 s, those for attention and sampling some minutes each."""
+"""What one compiler alone may take for all that FlashInfer needs at a first start. Its small module
+for pages was measured, 30 s (tests/engines/test_compile.py); that those for attention and sampling
+take some minutes each is an estimate, on the generous side: it counts only while one is at work."""
 _COMPILING_SECONDS = 480
 """What an engine may take beside that which imports some thousand modules and compiles kernels."""
 
@@ -81,16 +82,20 @@ def probe_packages(matrix: Matrix) -> frozenset[str]:
     )
 
 
-def start_timeout_seconds(
-    want: Want, plan: Plan, *, compiles: bool = False, jobs: int | None = None
-) -> int:
-    """How long a start may take: the operator's word, else by the size of what is read, and by how
-    many compilers may run at once, where the environment brings one."""
+def start_timeout_seconds(want: Want, plan: Plan, *, compiles: bool = False) -> int:
+    """How long a start may take: the operator's word, else by the size of what is read."""
     if want.start_timeout_seconds is not None:
         return want.start_timeout_seconds
     reading = sum(file.bytes for file in plan.files) // _SLOWEST_DISK_BYTES_PER_SECOND
-    kernels = _KERNEL_SECONDS // jobs if jobs else 0
-    return _SHORTEST_START_SECONDS + reading + (_COMPILING_SECONDS if compiles else 0) + kernels
+    return _SHORTEST_START_SECONDS + reading + (_COMPILING_SECONDS if compiles else 0)
+
+
+def compiler_seconds(want: Want, compiler: OwnCompiler | None) -> int:
+    """How much longer a start may take while compilers are seen at work, by how many may be at
+    once; none where the operator has said how long a start may take, or nothing is compiled."""
+    if compiler is None or want.start_timeout_seconds is not None:
+        return 0
+    return _KERNEL_SECONDS // compiler.jobs
 
 
 def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates: Path) -> Wanted:
@@ -144,9 +149,8 @@ def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates
         build_packages=needed,
         runtime_packages=(*distro.runtime_packages, *libraries),
         repository=making.repository if isinstance(making, Build) else None,
-        start_timeout_seconds=start_timeout_seconds(
-            want, plan, compiles=start.compiles, jobs=compiler.jobs if compiler else None
-        ),
+        start_timeout_seconds=start_timeout_seconds(want, plan, compiles=start.compiles),
+        compiler_seconds=compiler_seconds(want, compiler),
     )
     return Wanted(expected=expected, making=making, start=start, serve=serve, cards=cards)
 
@@ -196,6 +200,7 @@ def gate_spec(wanted: Wanted) -> dict[str, Any]:
         "served_model_name": plan.served_model_name,
         "env_file": expected.environment_path,
         "deadline_seconds": expected.start_timeout_seconds,
+        "compiler_seconds": expected.compiler_seconds,
         "prompt": "What is the capital of France? Answer in one sentence.",
         "gpu_uuids": [gpu.uuid for gpu in plan.gpus],
         "kept": [expected.unit_path, expected.record_path],

@@ -57,6 +57,9 @@ class Expected:
     """Needed while the engine is built, not afterwards."""
     runtime_packages: tuple[str, ...]
     start_timeout_seconds: int
+    """How long a start may take that compiles nothing large."""
+    compiler_seconds: int = 0
+    """How much longer while compilers are at work."""
     repository: str | None = None
     """What the node's package sources must have beside what every node's have."""
     named_files: tuple[str, ...] = ()

@@ -112,7 +112,8 @@ def restart_reason(
         return f"restart {name}: it answers without a key"
     if health.get("models_status") in (401, 403):
         return f"restart {name}: it does not know the key in {expected.environment_path}"
-    if trouble_of(expected, document) and _age_seconds(document) > expected.start_timeout_seconds:
+    longest = expected.start_timeout_seconds + expected.compiler_seconds
+    if trouble_of(expected, document) and _age_seconds(document) > longest:
         return f"restart {name}: it has not answered for longer than a start takes"
     return None
 

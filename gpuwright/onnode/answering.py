@@ -115,3 +115,15 @@ def health(
     except (OSError, ValueError) as problem:
         found["error"] = clean(f"{shown}: {problem}", 300)
     return found
+
+
+def completion(text: str) -> tuple[str, int | None]:
+    """What the model said, thoughts included, and how many tokens that was."""
+    try:
+        answer = json.loads(text)
+        message = answer["choices"][0]["message"]
+        said = message.get("content") or message.get("reasoning_content") or ""
+        tokens = (answer.get("usage") or {}).get("completion_tokens")
+        return str(said).strip(), tokens if isinstance(tokens, int) else None
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+        return "", None

@@ -8,7 +8,7 @@ import re
 import time
 from typing import Any
 
-from gpuwright.onnode.answering import exchange, health, loopback
+from gpuwright.onnode.answering import completion, exchange, health, loopback
 from gpuwright.onnode.children import spawn, start, value
 from gpuwright.onnode.envfile import api_key, secrets
 from gpuwright.onnode.fallback import forget, put_back
@@ -25,6 +25,8 @@ _PATIENCE_SECONDS = 10.0
 """How long a word that cannot get better by itself must stand before it is believed."""
 _COMPLETION_SECONDS = 120.0
 _MOST_TOKENS = 32
+_COMPILERS = frozenset({"ninja", "nvcc", "cicc", "ptxas", "cc1plus"})
+"""What an engine starts that makes kernels as it starts: by the names that the kernel has."""
 
 
 class Gate:
@@ -39,6 +41,7 @@ class Gate:
         self.name = str(spec["served_model_name"])
         self.began = time.monotonic()
         self.deadline = self.began + float(spec["deadline_seconds"])
+        self.for_compilers = float(spec.get("compiler_seconds") or 0)
         environment = self.tree.text(str(spec["env_file"])) or ""
         self.key, self.secrets = api_key(environment), secrets(environment)
         self.first_restarts: int | None = None
@@ -68,6 +71,19 @@ class Gate:
         shown = properties((child.output() or b"").decode("utf-8", "replace") if child else "")
         self.group = shown.get("ControlGroup") or self.group
         return state(self.unit, shown)
+
+    def put_off(self, seconds: float) -> None:
+        """Take the time since the last look for the compilers', if any is at work in the unit.
+
+        What they make is kept: a start that finds it has no more time than any other.
+        """
+        if not self.for_compilers or not any(
+            self.tree.word(f"/proc/{pid}/comm") in _COMPILERS for pid in pids(self.tree, self.group)
+        ):
+            return
+        seconds = min(seconds, self.for_compilers)
+        self.for_compilers -= seconds
+        self.deadline += seconds
 
     def check_unit(self) -> str | None:
         """A complaint about the unit. NodeError: it has failed, or starts over and over."""
@@ -102,7 +118,7 @@ class Gate:
         A complaint, which waiting does not cure, is believed when one has stood for a while.
         """
         progress, pause = Progress(10.0), 0.1
-        limit = float(self.spec["deadline_seconds"])
+        looked = self.began
         patience = float(self.spec.get("patience_seconds") or _PATIENCE_SECONDS)
         bad_since: float | None = None
         while True:
@@ -114,6 +130,8 @@ class Gate:
                 return
             complaint = complaint or self.complaint(found, heard)
             now = time.monotonic()
+            self.put_off(now - looked)
+            looked, limit = now, self.deadline - self.began
             bad_since = (bad_since or now) if complaint else None
             if complaint and bad_since is not None and now - bad_since >= patience:
                 raise self.fail(complaint)
@@ -157,7 +175,7 @@ class Gate:
         other = self.stranger()
         if other is not None:
             raise self.fail(other)
-        seconds = max(_COMPLETION_SECONDS, self.deadline - began)
+        seconds = max(_COMPLETION_SECONDS, self.deadline - began) + self.for_compilers
         path = "/v1/chat/completions"
         try:
             status, data = exchange(
@@ -228,26 +246,14 @@ class Gate:
         )
 
 
-def completion(text: str) -> tuple[str, int | None]:
-    """What the model said, thoughts included, and how many tokens that was."""
-    try:
-        answer = json.loads(text)
-        message = answer["choices"][0]["message"]
-        said = message.get("content") or message.get("reasoning_content") or ""
-        tokens = (answer.get("usage") or {}).get("completion_tokens")
-        return str(said).strip(), tokens if isinstance(tokens, int) else None
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
-        return "", None
-
-
 def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     """Wait until the service has proven itself.
 
-    spec: unit, bind, port, served_model_name, env_file, deadline_seconds, prompt, gpu_uuids,
-    patience_seconds, kept (paths of the unit and of its record, where what served before may lie
-    beside). Answers with `seconds`, `completion` {text, tokens, tokens_per_second}, `gpus`,
-    `restarts` while it was waited for. On failure `journal` has the unit's last lines, and what
-    served before serves again.
+    spec: unit, bind, port, served_model_name, env_file, deadline_seconds, compiler_seconds (how far
+    compilers at work may put it off), prompt, gpu_uuids, patience_seconds, kept (paths of the unit
+    and of its record, where what served before may lie beside). Answers with `seconds`,
+    `completion` {text, tokens, tokens_per_second}, `gpus`, `restarts` while it was waited for. On
+    failure `journal` has the unit's last lines, and what served before serves again.
     """
     os.environ.setdefault("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
     gate = Gate(spec, carried)

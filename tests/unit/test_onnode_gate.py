@@ -133,6 +133,20 @@ def test_a_model_that_loads_for_ever_is_given_up_at_the_deadline(node: Node):
     assert answer["journal"][-1] == "line 50 key ***"
 
 
+@pytest.mark.parametrize(("comm", "limit"), [("nvcc", 2), ("vllm", 1)])
+def test_compilers_at_work_put_the_deadline_off_and_nothing_else_does(node: Node, comm, limit):
+    """As far as they may, and not for ever."""
+
+    def loading(exchange: Exchange) -> None:
+        exchange.reply_json({}, 503)
+
+    group = f"/sys/fs/cgroup/system.slice/{UNIT}/cgroup.procs"
+    put(node.root, {group: "77\n78\n", "/proc/78/comm": f"{comm}\n"})
+    with site(loading) as server:
+        answer = node.gate(server.port, deadline_seconds=1, compiler_seconds=1)
+    assert answer["error"] == f"{UNIT} did not answer within {limit} s: /health answers 503"
+
+
 def test_nothing_on_the_port_is_said(node: Node):
     assert "nothing listens on 127.0.0.1:1" in node.gate(1, deadline_seconds=0.5)["error"]
     with site(serving()) as server:
