@@ -154,6 +154,9 @@ def _release_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
             for distro in matrix.distros:
                 named = f"{path}.environment.libraries ({distro.id})"
                 yield from _dangling(named, release.environment.libraries, distro.libraries)
+            if (toolkit := release.environment.toolkit) is not None:
+                known = [row.id for row in matrix.cuda]
+                yield from _dangling(f"{path}.environment.toolkit.cuda", [toolkit.cuda], known)
         for index, tag in enumerate(release.build_tags):
             if tag.cuda is not None:
                 known = [row.id for row in matrix.cuda]

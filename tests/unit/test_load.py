@@ -379,3 +379,25 @@ def test_a_lock_of_a_build_that_its_release_does_not_have_is_refused(copy):
     first, second = faults(copy)
     assert first.endswith("build tag cu130 says it is applicable")
     assert second.endswith(".build_tag: no row has the id 'cu128'")
+
+
+def test_links_of_a_toolkit_stay_in_the_environment(copy):
+    def change(rows):
+        kit = rows[0]["environment"]["toolkit"]
+        kit["links"] = {"../bin": "bin", "lib64/../x": "/etc"}
+
+    edit(copy, "engines/vllm.yaml", change)
+    path = "engines/vllm.yaml[0].environment.toolkit"
+    found = faults(copy)
+    assert f"{path}.links: bin is missing" in found
+    for name in ("../bin", "lib64/../x", "/etc"):
+        assert f"{path}: {name!r} is no path below another" in found
+
+
+def test_a_toolkit_of_wheels_is_of_a_cuda_that_has_a_row(copy):
+    def change(rows):
+        rows[0]["environment"]["toolkit"]["cuda"] = "14.0"
+
+    edit(copy, "engines/vllm.yaml", change)
+    (fault,) = faults(copy)
+    assert fault == "engines/vllm.yaml[0].environment.toolkit.cuda: no row has the id '14.0'"
