@@ -7,6 +7,14 @@ import pytest
 from tests.unit.onnode_rig import in_namespace
 
 
+@pytest.fixture(scope="session")
+def uv() -> Path:
+    """The real one."""
+    from uv import find_uv_bin
+
+    return Path(find_uv_bin())
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     """A checkpoint's directory in a model store; neither exists yet."""

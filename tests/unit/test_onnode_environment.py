@@ -1,25 +1,20 @@
-"""Making an environment, with the real uv: a Python that is brought, what becomes of leftovers."""
+"""Making an environment, with the real uv: what it holds, what becomes of leftovers."""
 
 import base64
 import getpass
 import hashlib
-import json
 import os
 import shutil
 import stat
 import subprocess
 import sys
-import sysconfig
-import tarfile
 import zipfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 
-from gpuwright.environments import _listing
 from gpuwright.layout import Layout
 from gpuwright.onnode.contents import LIST, difference, misfits
 from gpuwright.onnode.environment import main, standing
@@ -28,72 +23,8 @@ from gpuwright.onnode.owned import census
 from gpuwright.onnode.proving import Prover
 from gpuwright.onnode.stamps import HASHED_BYTES
 from gpuwright.onnode.tree import Tree
-from gpuwright.onnode.uv import Uv
-from gpuwright.python_rows import PythonRow
-from tests.lab.hub import Hub
 
-VERSION = "{}.{}.{}".format(*sys.version_info[:3])
-MINOR = VERSION.rpartition(".")[0]
-
-
-@pytest.fixture(scope="module")
-def uv() -> Path:
-    from uv import find_uv_bin
-
-    return Path(find_uv_bin())
-
-
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory) -> Path:
-    """This machine's own Python, packed as an archive of a Python that is brought is."""
-    path = tmp_path_factory.mktemp("python") / "python.tar.gz"
-    library = Path(sysconfig.get_path("stdlib"))
-    program = Path(sys.base_prefix) / f"bin/python{MINOR}"
-
-    def wanted(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        parts = Path(member.name).parts
-        left_out = {"site-packages", "dist-packages", "test", "idlelib", "__pycache__", "tkinter"}
-        own = parts[-1].startswith("_sysconfigdata_")
-        return None if left_out & set(parts) or member.issym() or own else member
-
-    told = tmp_path_factory.mktemp("told") / "_sysconfigdata__linux_x86_64-linux-gnu.py"
-    head = "# system configuration generated and used by the sysconfig module\n"
-    told.write_text(f"{head}build_time_vars = {{'prefix': '/install', 'LIBDIR': '/install/lib'}}\n")
-    with tarfile.open(path, "w:gz", compresslevel=1) as packed:
-        packed.add(told, f"python/lib/python{MINOR}/{told.name}")
-        packed.add(program.resolve(), f"python/bin/python{MINOR}")
-        packed.add(library, f"python/lib/python{MINOR}", filter=wanted)
-    return path
-
-
-def work_with(tmp_path, uv, mirror, sha256) -> Uv:
-    row = PythonRow(
-        id="test",
-        python=VERSION,
-        architecture="x86_64",
-        path="20990101/python.tar.gz",
-        sha256=sha256,
-        sources=(),
-    )
-    spec = {
-        "engine_dir": str(tmp_path / "engines/vllm-1-key"),
-        "lock": str(tmp_path / "lock"),
-        "lock_id": "locks/test.txt",
-        "uv": str(uv),
-        "cache_dir": str(tmp_path / "cache"),
-        "index": {"default": "http://127.0.0.1:9/simple", "timeout_seconds": 5},
-        "requirements": {},
-        "python": {
-            "place": str(tmp_path / "pythons"),
-            "directory": row.directory,
-            "minor": MINOR,
-            "version": VERSION,
-            "mirror": mirror,
-            "listing": json.dumps(_listing(row, mirror)),
-        },
-    }
-    (tmp_path / "engines").mkdir(exist_ok=True)
-    return Uv(spec, f"{spec['engine_dir']}.partial", 0)
+MINOR = "{}.{}".format(*sys.version_info[:2])
 
 
 def copied(uv: Path, to: Path) -> Path:
@@ -154,47 +85,6 @@ def small(tmp_path, uv) -> dict[str, Any]:
 
 def is_for_all_to_write(path: Path) -> bool:
     return not path.is_symlink() and bool(path.stat().st_mode & stat.S_IWOTH)
-
-
-def test_a_python_is_brought_from_a_mirror_once(tmp_path, uv, archive):
-    sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
-    with Hub() as hub:
-        hub.add_file("mirror/20990101/python.tar.gz", archive)
-        work = work_with(tmp_path, uv, f"{hub.url}/files/mirror", sha256)
-        path = Path(work.python())
-        assert path.is_file()
-        assert path.is_relative_to(tmp_path / "pythons")
-        hub.forget_requests()
-        assert Path(work.python()) == path
-        assert hub.requests == []
-
-
-def test_a_mirror_may_be_a_folder_of_the_node(tmp_path, uv, archive):
-    place = tmp_path / "my mirror/20990101"
-    place.mkdir(parents=True)
-    shutil.copy(archive, place / "python.tar.gz")
-    sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
-    mirror = f"file://{quote(str(place.parent))}"
-    assert Path(work_with(tmp_path, uv, mirror, sha256).python()).is_file()
-
-
-def test_a_python_with_another_hash_is_refused_with_its_mirror(tmp_path, uv, archive):
-    with Hub() as hub:
-        hub.add_file("mirror/20990101/python.tar.gz", archive)
-        mirror = f"{hub.url}/files/mirror"
-        with pytest.raises(NodeError) as failed:
-            work_with(tmp_path, uv, mirror, "0" * 64).python()
-    assert mirror in failed.value.error
-    assert not (tmp_path / "pythons" / f"cpython-{VERSION}-linux-x86_64-gnu").exists()
-
-
-def test_a_mirror_without_it_is_named(tmp_path, uv):
-    with Hub() as hub:
-        mirror = f"{hub.url}/files/mirror"
-        with pytest.raises(NodeError) as failed:
-            work_with(tmp_path, uv, mirror, "0" * 64).python()
-    assert mirror in failed.value.error
-    assert VERSION in failed.value.error
 
 
 def test_what_a_run_left_that_was_cut_off_is_no_environment(tmp_path):
@@ -347,62 +237,6 @@ def test_the_list_is_one_that_sha256sum_checks(tmp_path, uv):
     assert subprocess.run(check, cwd=spec["engine_dir"], check=False).returncode == 0
 
 
-def test_a_python_that_is_not_what_was_brought_is_brought_again(tmp_path, uv, archive):
-    sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
-    with Hub() as hub:
-        hub.add_file("mirror/20990101/python.tar.gz", archive)
-        work = work_with(tmp_path, uv, f"{hub.url}/files/mirror", sha256)
-        program = Path(work.python())
-        library = program.parents[1] / f"lib/python{MINOR}"
-        changed = library / "json/decoder.py"
-        for verify, path in (("quick", library / "sitecustomize.py"), ("full", changed)):
-            was = path.read_bytes() if path.exists() else None
-            path.write_text("import os\n")
-            work.spec["verify"] = verify
-            assert Path(work.python()) == program
-            assert (path.read_bytes() if path.exists() else None) == was
-        hub.fail(match="*", status=500)
-        changed.write_text("import os\n")
-        with pytest.raises(NodeError):
-            work.python()
-        assert changed.read_text() == "import os\n"
-    assert [path.name for path in (tmp_path / "pythons").glob("*.partial*")] == []
-    assert [path for path in tmp_path.rglob("*") if is_for_all_to_write(path)] == []
-
-
-class Watched(Uv):
-    """uv, and whether the Python that services use was there whenever uv had ended."""
-
-    there = True
-
-    def __call__(self, words: list[str], part: str, *held: int) -> None:
-        try:
-            super().__call__(words, part, *held)
-        finally:
-            self.there = self.there and self.old.exists()
-
-
-def test_services_keep_their_python_while_it_is_brought_again(tmp_path, uv, archive):
-    folder = tmp_path / "mirror/20990101"
-    folder.mkdir(parents=True)
-    shutil.copy(archive, folder / "python.tar.gz")
-    sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
-    made = work_with(tmp_path, uv, f"file://{folder.parent}", sha256)
-    program = Path(made.python())
-    spoilt = program.parents[1] / f"lib/python{MINOR}/sitecustomize.py"
-    spoilt.touch()
-    again = Watched(made.spec, made.partial, 0)
-    again.old = spoilt
-    assert Path(again.python()) == program
-    assert again.there
-    assert not spoilt.exists()
-    told = program.parents[1] / f"lib/python{MINOR}/_sysconfigdata__linux_x86_64-linux-gnu.py"
-    assert f'"{program.parents[1]}/lib"' in told.read_text()
-    assert sorted(path.name for path in (tmp_path / "pythons").iterdir()) == [
-        f"cpython-{VERSION}-linux-x86_64-gnu"
-    ]
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
 def test_nothing_is_proven_as_root_for_want_of_the_services_user(tmp_path, monkeypatch):
     marked = tmp_path / "ran"
@@ -481,23 +315,6 @@ def test_a_toolkit_that_its_wheels_do_not_bring_is_refused_with_the_lock(tmp_pat
         main(spec, None)
     assert failed.value.error.startswith("locks/test.txt: its wheels bring no lib/nvvm")
     assert list(Path(spec["engine_dir"]).parent.iterdir()) == []
-
-
-def test_an_environment_is_looked_at_with_the_python_that_was_brought_for_it(tmp_path, uv, archive):
-    with Hub() as hub:
-        hub.add_file("mirror/20990101/python.tar.gz", archive)
-        work = work_with(tmp_path, uv, f"{hub.url}/files/mirror", sha256(archive.read_bytes()))
-        spec = small(tmp_path, uv) | {"python": work.spec["python"]}
-        assert main(spec, None)["engine"] == "installed"
-        assert altered(tmp_path, "full") == {}
-        library = tmp_path / f"pythons/cpython-{VERSION}-linux-x86_64-gnu/lib/python{MINOR}"
-        for path, quick in ((library / "json/decoder.py", False), (library / "json.py", True)):
-            path.write_text("import os\n")
-            found = altered(tmp_path, "full")[spec["engine_dir"]]
-            assert found.startswith(str(path)), found
-            assert (altered(tmp_path, "quick") != {}) == quick
-            assert main(spec | {"verify": "full"}, None)["engine"] == "installed"
-            assert altered(tmp_path, "full") == {}
 
 
 def test_a_uv_that_is_killed_is_one_sentence_and_leaves_nothing(tmp_path, uv):
