@@ -4,8 +4,6 @@ No card is there, so the service cannot start: what served before must serve on.
 """
 
 import json
-import shutil
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from gpuwright.load import load_matrix
 from gpuwright.lock_rows import LockRow
 from gpuwright.questions import cards
 from tests.lab import tiny_model, wheels
-from tests.lab.cards import LIBRARIES, put_cards, put_library
+from tests.lab.cards import LIBRARIES, header, put_cards, put_driver
 from tests.lab.fixtures import do_without_lab
 from tests.lab.hub import Hub
 from tests.lab.lab import Lab
@@ -26,7 +24,6 @@ from tests.lab.node import Node
 from tests.lab.serving import Run, inventory, run
 from tests.lab.warm import MODEL, boot_warm
 from tests.nvml import rigs
-from tools.standins import build_driver
 
 pytestmark = pytest.mark.slow
 
@@ -40,14 +37,6 @@ def lock_of(release: str) -> LockRow:
     lock = load_matrix().lock("vllm", release, RELEASES[release], "x86_64")
     assert lock is not None
     return lock
-
-
-def header(folder: Path, wheelhouse: Path) -> Path:
-    """cuda.h out of the runtime's wheel."""
-    (wheel,) = wheelhouse.glob("nvidia_cuda_runtime*.whl")
-    with zipfile.ZipFile(wheel) as opened:
-        (name,) = [name for name in opened.namelist() if name.endswith("/include/cuda.h")]
-        return Path(opened.extract(name, folder))
 
 
 class Box:
@@ -69,10 +58,7 @@ class Box:
 
     def drive(self, version: int) -> None:
         """Let the driver's own library be one for this CUDA."""
-        flags = (f"-DDRIVER_VERSION={version}", '-DCAPABILITY="8.6"')
-        put_library(
-            self.node, build_driver(self.folder / "driver", self.cuda_h, *flags) / "libcuda.so.1"
-        )
+        put_driver(self.node, self.folder, self.cuda_h, version=version)
 
     def serve(self, want: dict[str, Any], *, check: bool = True) -> Run:
         hosts = [(self.node, {"gpuwright": want})]
@@ -93,24 +79,19 @@ class Box:
 def box(
     request: pytest.FixtureRequest, lab: Lab, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Box]:
-    lock = lock_of(request.param)
-    there = wheels.is_complete(lock)
+    folder = tmp_path_factory.mktemp("cards")
     try:
-        wheelhouse = wheels.ensure(lock)
+        with wheels.borrowed(lock_of(request.param)) as wheelhouse, lab.hub() as hub:
+            node = boot_warm(lab, f"vllm-{RELEASES[request.param]}")
+            put_cards(node, folder, rigs.ONE_3090)
+            hub.serve_packages(wheelhouse)
+            made = Box(node, hub, folder, request.param, wheelhouse)
+            made.drive(13000)
+            made.serve(ON_CPU)
+            yield made
+            node.destroy()
     except wheels.UnavailableError as error:
         do_without_lab(str(error))
-    folder = tmp_path_factory.mktemp("cards")
-    node = boot_warm(lab, f"vllm-{RELEASES[request.param]}")
-    put_cards(node, folder, rigs.ONE_3090)
-    with lab.hub() as hub:
-        hub.serve_packages(wheelhouse)
-        made = Box(node, hub, folder, request.param, wheelhouse)
-        made.drive(13000)
-        made.serve(ON_CPU)
-        yield made
-    node.destroy()
-    if not there:
-        shutil.rmtree(wheelhouse)
 
 
 @pytest.fixture(scope="module")

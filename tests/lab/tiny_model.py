@@ -151,7 +151,7 @@ def row(commit: str) -> dict[str, Any]:
                 "repo": REPOSITORY,
                 "size": f"{len(contents['model.safetensors'])} B",
                 "confidence": "verified",
-                "engines": {"vllm": ""},
+                "engines": {"vllm": "", "sglang": ""},
                 "files": [
                     {
                         "path": path,

@@ -1,8 +1,11 @@
 """A folder with every wheel of a lock, filled once: what the lab's own index serves to nodes."""
 
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from gpuwright.environments import requirements
@@ -35,6 +38,17 @@ def is_complete(lock: LockRow) -> bool:
     return stamp.exists() and stamp.read_text() == wanted
 
 
+@contextmanager
+def borrowed(lock: LockRow) -> Iterator[Path]:
+    """The folder of a lock that takes gigabytes: gone afterwards, unless it was here before."""
+    stays = is_complete(lock)
+    try:
+        yield ensure(lock)
+    finally:
+        if not stays:
+            shutil.rmtree(caches.shared(f"wheels/{lock.id}"))
+
+
 def ensure(lock: LockRow) -> Path:
     """The folder: each file's hash is one of the lock's, and uv's wheel is among them."""
     stamp, wanted = _stamp(lock)
@@ -62,6 +76,8 @@ def ensure(lock: LockRow) -> Path:
         ]
         done = subprocess.run(
             [sys.executable, "-m", "pip", *words, "-d", str(folder), "-r", str(listed)],
+            # Versions that this machine's own settings ask for are not the lock's.
+            env=os.environ | {"PIP_CONFIG_FILE": os.devnull},
             capture_output=True,
             text=True,
             check=False,
