@@ -38,8 +38,9 @@ def run(
     hear: Callable[[str], None] | None = None,
     held: Sequence[int] = (),
     seconds: float | None = None,
+    directory: str | None = None,
 ) -> Finished:
-    """Run a program; stdout and stderr come as one stream of lines.
+    """Run a program, in `directory` or here; stdout and stderr come as one stream of lines.
 
     `held`: descriptors that the program and all its children keep open, such as a lock: it stays
     held until the last of them is gone, even if we are killed. NodeError: it cannot be started or
@@ -49,6 +50,7 @@ def run(
         process = subprocess.Popen(
             list(arguments),
             env=environment,
+            cwd=directory,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

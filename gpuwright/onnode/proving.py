@@ -76,8 +76,12 @@ class Prover:
         if not self.words or "PYTHONPYCACHEPREFIX" not in found:
             found["PYTHONPYCACHEPREFIX"] = f"{self.home}/python"
         command = [f"{self.scratch}/program.py", f"{self.scratch}/asked.json"]
+        # Compilers look beside themselves first, and where root has logged in the user may not.
         told = run(
-            [*self.words, f"{self.directory}/bin/python", *command], found, seconds=self.seconds
+            [*self.words, f"{self.directory}/bin/python", *command],
+            found,
+            seconds=self.seconds,
+            directory=self.home,
         )
         for line in reversed(told.lines):
             if line.startswith("{") and line.endswith("}"):
