@@ -1,7 +1,7 @@
 """From a plan to everything that must stand on its node, and what the probe must look at."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from gpuwright.host import Host
 from gpuwright.launch import Launch, launch
 from gpuwright.launch_environment import OwnCompiler
 from gpuwright.layout import TOOLKIT, Layout
-from gpuwright.named_files import namings
+from gpuwright.named_files import files_environment, namings, read_at_start
 from gpuwright.plan import Plan
 from gpuwright.rehearsals import cards_asked
 from gpuwright.rows import DistroRow
@@ -124,6 +124,8 @@ def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates
     serve = release.environment.serve if release.environment is not None else ()
     compiler = own_compiler(making, engine_dir, node)
     start = launch(plan, layout, _model_path(layout, plan), engine_dir, serve, compiler)
+    named = files_environment(want, node.named)
+    start = replace(start, environment=start.environment | named)
     backends = (
         row for row in matrix.backends(plan.engine) if row.backend == plan.attention_backend
     )
@@ -145,7 +147,7 @@ def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates
             systemd_version=node.systemd_version or 0,
         ),
         secret_names=start.secret_names,
-        named_files=tuple(each.path for each in namings(want) if each.served and not each.ours),
+        named_files=read_at_start(want),
         build_packages=needed,
         runtime_packages=(*distro.runtime_packages, *libraries),
         repository=making.repository if isinstance(making, Build) else None,

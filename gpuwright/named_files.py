@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpuwright.document import Reader
+from gpuwright.expected import digest_of
 from gpuwright.layout import Layout
 from gpuwright.places import hidden_from_services
 from gpuwright.quoting import clipped
 from gpuwright.refusals import Needs, Reason
 from gpuwright.want import Want
 
+FILES_VARIABLE = "GPUWRIGHT_FILES"
 _MOST_TEMPLATE_BYTES = 1 << 20
 
 
@@ -34,6 +37,8 @@ class NamedFile:
 
     type: str | None
     bytes: int | None
+    identity: str | None
+    """Hex digits that are others when the file, or one of the directory, is."""
     resolved: str
     barred: str | None
     adapter: Adapter | None
@@ -96,6 +101,7 @@ def _file(entry: Reader) -> NamedFile:
     return NamedFile(
         type=entry.get("type", str),
         bytes=entry.count("bytes"),
+        identity=entry.get("identity", str, None),
         resolved=entry.get("resolved", str) or "",
         barred=entry.get("barred", str),
         adapter=None if told is None else _adapter(Reader(told, entry.at("adapter"), unknown=True)),
@@ -155,6 +161,19 @@ def _reason(naming: Naming, found: NamedFile | None) -> Reason | None:
             found=f"{found.bytes or 0:,} bytes",
         )
     return None
+
+
+def read_at_start(want: Want) -> tuple[str, ...]:
+    """Paths of the operator's own files that the service reads as it starts."""
+    return tuple(each.path for each in namings(want) if each.served and not each.ours)
+
+
+def files_environment(want: Want, files: Files | None) -> dict[str, str]:
+    """What a unit says of the files that its service reads as it starts: it is another unit when
+    one of them is another file, whatever its time, and the service is started anew."""
+    found = {path: files.get(path) for path in read_at_start(want)} if files else {}
+    told = {path: entry.identity for path, entry in found.items() if entry is not None}
+    return {FILES_VARIABLE: digest_of(json.dumps(told, sort_keys=True))} if told else {}
 
 
 def _inside(path: str, directory: str) -> bool:

@@ -21,11 +21,12 @@ def obstacle(expected: Expected, document: Document) -> str | None:
     otherwise look like a node where everything is missing.
     """
     ours, notes = document["ours"], "; ".join(document.get("notes") or [])
-    service = ours["service"]
+    service, named = ours["service"], document.get("named") or {}
     for what, value in (
         ("our files", ours["files"]),
         ("the installed packages", document["packages"]),
         (f"the state of {expected.unit_name}", service and service["active"]),
+        *((path, named.get(path)) for path in expected.named_files),
     ):
         if value is None:
             return f"the probe could not read {what}" + (f": {notes}" if notes else "")
@@ -98,9 +99,6 @@ def restart_reason(
             return f"restart {name}: {path} is another file than the process runs"
     for path in binaries + models:
         if _renewed_since(file_entry(document, path), started, document):
-            return f"restart {name}: {path} is newer than the process"
-    for path in expected.named_files:
-        if _renewed_since((document.get("named") or {}).get(path), started, document):
             return f"restart {name}: {path} is newer than the process"
     uid, user = service.get("uid"), document["ours"]["user"] or {}
     if uid is not None and uid != user.get("uid", uid):

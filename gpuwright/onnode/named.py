@@ -7,6 +7,7 @@ reader and tries.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import pwd
@@ -18,10 +19,12 @@ from typing import Any
 from gpuwright.onnode.children import start, value
 from gpuwright.onnode.outcome import clean
 from gpuwright.onnode.owned import USER
+from gpuwright.onnode.storage import sha256_of
 from gpuwright.onnode.tree import Tree
 
 _SECONDS = 3.0
 _MOST_NAMES = 1000
+_HASHED_BYTES = 1 << 20
 _NOBODY = 65534
 _CONFIGURATION, _WEIGHTS = "adapter_config.json", "adapter_model."
 _GGUF = b"GGUF"
@@ -48,7 +51,7 @@ def named(tree: Tree, asked: dict[str, Any], notes: list[str]) -> dict[str, Any]
 def _look(tree: Tree, paths: list[str], served: bool) -> dict[str, Any]:
     if served and tree.is_node and os.geteuid() == 0:
         _become(USER)
-    return {path: _entry(tree, path) for path in paths}
+    return {path: _entry(tree, path, served) for path in paths}
 
 
 def _become(name: str) -> None:
@@ -65,7 +68,7 @@ def _become(name: str) -> None:
     os.setresuid(number, number, number)
 
 
-def _entry(tree: Tree, path: str) -> dict[str, Any] | None:
+def _entry(tree: Tree, path: str, served: bool) -> dict[str, Any] | None:
     place = tree.at(path)
     barred = next((each for each in _above(path) if not _enters(tree.at(each))), None)
     found = None
@@ -79,34 +82,50 @@ def _entry(tree: Tree, path: str) -> dict[str, Any] | None:
     entry: dict[str, Any] = {
         "type": None,
         "bytes": None,
-        "mtime_ns": None,
+        "identity": None,
         "resolved": clean(os.path.realpath(place)[len(tree.root) :], 4096),
         "barred": barred,
         "adapter": None,
     }
     if found is not None and stat.S_ISREG(found.st_mode):
-        entry.update(type="file", bytes=found.st_size, mtime_ns=found.st_mtime_ns)
+        entry.update(type="file", bytes=found.st_size)
+        entry["identity"] = _identity({"": (place, found)}) if served else None
         head = tree.data(path, len(_GGUF))
         entry["barred"] = None if head is not None else path
         if head == _GGUF:
             entry["adapter"] = _adapter("gguf")
     elif found is not None and stat.S_ISDIR(found.st_mode):
         names = tree.names(path, _MOST_NAMES)
-        entry.update(type="dir", bytes=0, mtime_ns=0)
+        files: dict[str, tuple[str, os.stat_result]] = {}
+        entry.update(type="dir", bytes=0)
         entry["barred"] = None if os.access(place, os.R_OK | os.X_OK) else path
         for name in names:
             with contextlib.suppress(OSError):
                 inner = os.stat(f"{place}/{name}")
                 if stat.S_ISREG(inner.st_mode):
                     entry["bytes"] += inner.st_size
-                    entry["mtime_ns"] = max(entry["mtime_ns"], inner.st_mtime_ns)
+                    files[name] = (f"{place}/{name}", inner)
                     if not os.access(f"{place}/{name}", os.R_OK):
                         entry["barred"] = entry["barred"] or clean(f"{path}/{name}", 4096)
+        entry["identity"] = _identity(files) if served else None
         if _CONFIGURATION in names and any(name.startswith(_WEIGHTS) for name in names):
             entry["adapter"] = _read(_parsed(tree, f"{path}/{_CONFIGURATION}"))
     elif found is not None:
         entry.update(type="other")
     return entry
+
+
+def _identity(files: dict[str, tuple[str, os.stat_result]]) -> str:
+    """Hex digits that are others when a file is: a small one by what it holds, a large one by its
+    size and time. One that is put back from a copy is older than what it replaces."""
+    told = []
+    for name, (path, found) in sorted(files.items()):
+        state = f"{found.st_size} {found.st_mtime_ns}"
+        if found.st_size <= _HASHED_BYTES:
+            with contextlib.suppress(OSError):
+                state = sha256_of(path)
+        told.append(f"{state} {name}\n")
+    return hashlib.sha256("".join(told).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def _above(path: str) -> Iterator[str]:

@@ -234,17 +234,6 @@ def test_what_does_not_serve_is_not_kept(change: Callable[[dict[str, Any]], obje
     assert found.kept == ()
 
 
-@pytest.mark.parametrize(
-    ("written", "restarted"), [(STARTED - 1, False), (STARTED + 1, True), (3000.0, False)]
-)
-def test_a_template_that_was_edited_is_read_anew(written: float, restarted: bool) -> None:
-    named = replace(EXPECTED, named_files=("/srv/chat.jinja",))
-    document = _serving()
-    assert changes(named, document) == Changes()
-    document["named"] = {"/srv/chat.jinja": {"mtime_ns": int(written * 1e9)}}
-    assert bool(changes(named, document).restart) is restarted
-
-
 def test_file_newer_than_the_process_restarts_it_even_when_a_killed_run_installed_it() -> None:
     def renewed(document: dict[str, Any]) -> None:
         _files(document)[MODEL]["mtime_ns"] = int(1500e9)

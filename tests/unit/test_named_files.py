@@ -1,17 +1,24 @@
 """Files that a want names: looked at as their reader would, refused before anything is done."""
 
 import json
+import os
 
 import pytest
 
-from gpuwright.expectation import probe_spec
+from gpuwright.expectation import expectation, probe_spec
+from gpuwright.host import Host
+from gpuwright.load import load_matrix
 from gpuwright.onnode.named import named
 from gpuwright.onnode.network import addresses
 from gpuwright.onnode.tree import Tree
+from gpuwright.running import obstacle
+from gpuwright.selection import decide
 from gpuwright.want import KEYS, Want
 from tests.unit.decisions import decided, planned, refused, setting, warnings_of
 from tests.unit.onnode_rig import run
+from tools.golden import TESTS, document
 
+TEMPLATES = TESTS.parent / "templates"
 TEMPLATE = "/srv/chat.jinja"
 TONE, GGUF = "/srv/tone", "/srv/tone.gguf"
 FILE = {"type": "file", "bytes": 900, "resolved": TEMPLATE, "barred": None, "adapter": None}
@@ -73,8 +80,56 @@ def test_a_directory_is_as_readable_as_each_file_in_it(tmp_path):
     assert found["adapter"] == {"format": "peft", "rank": 32, "base": "org/m", "beyond": []}
     assert found["resolved"] == "/srv/tone"
     assert found["bytes"] > 100
-    newest = max(each.stat().st_mtime_ns for each in folder.iterdir())
-    assert found["mtime_ns"] == newest
+
+
+@pytest.mark.parametrize("name", ["chat.jinja", "tone/adapter_config.json", "tone/adapter.gguf"])
+def test_a_file_is_another_when_an_older_one_replaces_it_and_not_when_it_is_touched(name, tmp_path):
+    top = tmp_path / "srv"
+    (top / "tone").mkdir(parents=True)
+    files = [top / each for each in ("chat.jinja", "tone/adapter_config.json")]
+    for file in files:
+        file.write_text("first")
+    weights = top / "tone/adapter.gguf"
+    weights.write_bytes(bytes(2 << 20))
+
+    def identities():
+        found = named(Tree(str(tmp_path)), {TEMPLATE: True, TONE: True}, [])
+        return {path: entry["identity"] for path, entry in found.items()}
+
+    before = identities()
+    for file in files:
+        os.utime(file)
+    assert identities() == before
+    changed = top / name
+    changed.write_bytes(changed.read_bytes()[::-1])
+    os.utime(changed, (1, 1))
+    (other,) = (path for path, identity in identities().items() if identity != before[path])
+    assert str(changed).startswith(f"{tmp_path}{other}")
+
+
+def unit_of(identity):
+    """A service's unit, where its chat template is the one that `identity` names."""
+    told = {TEMPLATE: FILE | {"identity": identity}}
+    node = Host.from_document(document("cpu-debian12") | {"named": told})
+    want, matrix = Want.from_data({"chat_template": TEMPLATE}), load_matrix()
+    plan = decide(node, want, matrix)
+    wanted = expectation(want=want, node=node, plan=plan, matrix=matrix, templates=TEMPLATES)
+    assert obstacle(wanted.expected, serving({"named": told})) is None
+    unseen = obstacle(wanted.expected, serving({"named": {}}))
+    assert unseen == f"the probe could not read {TEMPLATE}"
+    return wanted.expected.unit
+
+
+def serving(told):
+    service = {"active": "active", "load": "loaded"}
+    return told | {
+        "packages": {},
+        "ours": {"files": {}, "service": service, "user": None},
+    }
+
+
+def test_a_service_is_started_anew_for_another_file_and_for_no_other_reason():
+    assert unit_of("a") == unit_of("a") != unit_of("b")
 
 
 def test_an_adapter_of_links_as_hubs_keep_them_is_read(tmp_path):
