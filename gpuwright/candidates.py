@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from gpuwright import compat
+from gpuwright import compat, model_rules, want_rules
 from gpuwright.adapters import adapter_reason
 from gpuwright.card_sets import card_reason, card_sets
 from gpuwright.catalogue import Matrix
@@ -121,8 +121,8 @@ def _release_reason(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Reason
         compat.architecture(host, release, tag)
         or compat.c_library(host, release)
         or compat.python(host, release, tag, site.matrix)
-        or compat.guarded(want, release)
-        or compat.nameable(want, release)
+        or want_rules.guarded(want, release)
+        or want_rules.nameable(want, release)
         or adapter_reason(want, host.named, release)
     )
     if reason is None and release.memory_model is MemoryModel.UNKNOWN:
@@ -211,13 +211,13 @@ def _anywhere(site: Site, build: Build, model: ModelRow) -> Iterator[CheckpointR
         yield Failure(label=release_label(release, tag), reason=needs)
     for checkpoint in meant:
         reason = (
-            compat.served(release, checkpoint)
-            or compat.cache(site.pins.kv_cache_dtype, release)
-            or compat.published_size(checkpoint)
-            or compat.context(site.want.max_model_len, model)
-            or compat.sequences(site.want, release, site.pins.workload)
-            or compat.batching(site.want, release)
-            or compat.experts(site.want, release, model)
+            model_rules.served(release, checkpoint)
+            or want_rules.cache(site.pins.kv_cache_dtype, release)
+            or model_rules.published_size(checkpoint)
+            or model_rules.context(site.want.max_model_len, model)
+            or want_rules.sequences(site.want, release, site.pins.workload)
+            or want_rules.batching(site.want, release)
+            or want_rules.experts(site.want, release, model)
         )
         if reason is None:
             yield checkpoint

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpuwright import compat
+from gpuwright import model_rules, want_rules
 from gpuwright.catalogue import Matrix
 from gpuwright.engine_rows import MemoryModel, ReleaseRow
 from gpuwright.feature_rows import Draft, FeatureRow, FeatureSupport
@@ -92,7 +92,7 @@ def _knows(
 ) -> Iterator[str]:
     want = pinned.want
     if want.release is not None or want.checkpoint is not None:
-        reason = compat.served(release, row)
+        reason = model_rules.served(release, row)
         if reason is not None:
             yield _said("release" if want.release is not None else "checkpoint", reason)
 
@@ -137,11 +137,11 @@ def _sizes(
 ) -> Iterator[str]:
     want = pinned.want
     for reason in (
-        compat.context(want.max_model_len, model),
-        compat.guarded(want, release),
-        compat.batching(want, release),
-        compat.experts(want, release, model),
-        compat.images(model, release) if want.vision else None,
+        model_rules.context(want.max_model_len, model),
+        want_rules.guarded(want, release),
+        want_rules.batching(want, release),
+        want_rules.experts(want, release, model),
+        model_rules.images(model, release) if want.vision else None,
     ):
         if reason is not None:
             yield _said("", reason)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwright import compat
+from gpuwright import model_rules
 from gpuwright.attention_rows import AttentionBackendRow
 from gpuwright.feature_rows import FeatureSupport
 from gpuwright.features import excluded, support_of
@@ -53,7 +53,7 @@ def features_of(site: Site, combination: Combination) -> frozenset[str] | Reason
         elif pinned.get(name):
             return answer
     if want.vision:
-        reason = compat.images(combination.model, combination.release)
+        reason = model_rules.images(combination.model, combination.release)
         if reason is not None:
             return reason
     if want.structured_output is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gpuwright import compat
+from gpuwright import model_rules
 from gpuwright.attention_rows import AttentionBackendRow
 from gpuwright.engine_rows import MemoryModel
 from gpuwright.feature_choice import OFFLOAD, PREFIX_CACHING, VISION
@@ -82,7 +82,7 @@ class Candidate:
             return drafting.drafter.id
         if VISION not in combination.features or "gguf" not in release.formats:
             return None
-        return next((row.id for row in compat.projectors(combination.model, release)), None)
+        return next((row.id for row in model_rules.projectors(combination.model, release)), None)
 
     @property
     def not_applicable(self) -> str | None:
@@ -217,9 +217,9 @@ def _reaches(site: Site, candidate: Candidate) -> bool:
 def _unquantized(site: Site, combination: Combination, cards: CardSet) -> Reason | None:
     release, checkpoint = combination.release, combination.checkpoint
     if not cards.kinds:
-        return compat.quantization_on_cpu(release, checkpoint, site.matrix)
+        return model_rules.quantization_on_cpu(release, checkpoint, site.matrix)
     for gpu in cards.kinds:
-        reason = compat.quantization(gpu, release, checkpoint, site.matrix)
+        reason = model_rules.quantization(gpu, release, checkpoint, site.matrix)
         if reason is not None:
             return reason
     return None
@@ -230,12 +230,12 @@ def _unsplit(site: Site, combination: Combination, cards: CardSet) -> Reason | N
     pinned, size, release = site.want.tensor_parallel_size, len(cards.gpus), combination.release
     if size and splits_tensors(release):
         if pinned is None:
-            return cards.unequal or compat.tensor_parallel(combination.model, size)
+            return cards.unequal or model_rules.tensor_parallel(combination.model, size)
         if pinned != size:
             return Needs(
                 subject="cards of one kind", needed=str(pinned), found=str(size), row=release.id
             )
-        return compat.tensor_parallel(combination.model, size)
+        return model_rules.tensor_parallel(combination.model, size)
     if pinned in (None, 1):
         return None
     return Needs(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from gpuwright import compat
+from gpuwright import compat, want_rules
 from gpuwright.card_sets import card_set
 from gpuwright.catalogue import Matrix
 from gpuwright.contradictions import Pinned, contradictions, drafting_faults
@@ -85,7 +85,7 @@ def check(
         if faults:
             raise WantError(*(f"--{fault}" for fault in faults))
     workload = resolve_pins(want, matrix).workload
-    crowded = [compat.sequences(want, release, workload) for release in releases]
+    crowded = [want_rules.sequences(want, release, workload) for release in releases]
     if all(crowded) and crowded[0] is not None:
         raise WantError(f"--{_with_row(crowded[0]).replace('_', '-', 2)}")
     if model.architecture.measured_caches:

@@ -223,7 +223,7 @@ def _sglang(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Lau
 
 
 def _tensorrt_llm(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launch:
-    """It knows no key: `compat.guarded` lets a plan bind it to the node's own addresses alone."""
+    """It knows no key: `want_rules.guarded` lets a plan bind it to loopback alone."""
     named = named_by_directory(plan.engine, plan.release)
     linked = (model_path, plan.served_model_name) if named else ()
     return Launch(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwright import compat
+from gpuwright import model_rules
 from gpuwright.adapters import adapter_bytes, lora_rank
 from gpuwright.engine_rows import MemoryModel, ReleaseRow
 from gpuwright.feature_choice import LORA, OFFLOAD, PREFIX_CACHING, VISION
@@ -55,13 +55,13 @@ def memory_request(
             groups=rows.groups if rows is not None else None,
         )
     vision = VISION in combination.features
-    projectors = compat.projectors(model, combination.release) if vision else ()
+    projectors = model_rules.projectors(model, combination.release) if vision else ()
     context = min(model.max_context_tokens, int(settings.get("max_model_len", 1 << 62)))
     lora = _lora(site, combination) if LORA in combination.features else None
     if lora is not None and not isinstance(lora, LoraRoom):
         return lora
     weights = combination.checkpoint.max_bytes
-    assert weights is not None, "compat.published_size has refused it"
+    assert weights is not None, "model_rules.published_size has refused it"
     terms = site.matrix.terms(combination.release)
     listed = [site.matrix.gpu(gpu) for gpu in cards.kinds]
     shares_ram = any(row.unified_memory for row in listed if row is not None)

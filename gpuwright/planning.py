@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
-from gpuwright import compat
+from gpuwright import compat, model_rules
 from gpuwright.adapters import of_other_models
 from gpuwright.card_rules import sound, whole
 from gpuwright.engine_rows import MemoryModel
@@ -109,7 +109,7 @@ def _speculation(chosen: Combination) -> Speculation | None:
 def _projector(chosen: Combination) -> str | None:
     if VISION not in chosen.features or "gguf" not in chosen.release.formats:
         return None
-    rows = compat.projectors(chosen.model, chosen.release)
+    rows = model_rules.projectors(chosen.model, chosen.release)
     return rows[0].id if rows else None
 
 
