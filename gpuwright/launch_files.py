@@ -23,7 +23,7 @@ _KEYS = (
     "set -eu; umask 077; keys=${LLAMA_API_KEY-}; "
     """test -n "$keys" || { echo "LLAMA_API_KEY is empty: everybody would be answered" >&2; """
     "exit 1; }; "
-    """printf '%s\\n' "$keys" | tr , '\\n' >"$RUNTIME_DIRECTORY/keys\""""
+    """printf '%s\\n' "$keys" "$keys" | tr , '\\n' >"$RUNTIME_DIRECTORY/keys\""""
 )
 _CONFIGURATION = (
     """set -eu; umask 077; printf '%s\\n' "$1" >"$RUNTIME_DIRECTORY/config.yaml"; """
@@ -58,7 +58,8 @@ _LOGGING = {
 
 
 def ik_llama_cpp_files() -> tuple[str, ...]:
-    """Writes `keys`, one a line: with commas between they are LLAMA_API_KEY, as for llama.cpp."""
+    """Writes `keys`, one a line: with commas between they are LLAMA_API_KEY, as for llama.cpp. All
+    stand there twice: of one alone the server logs how it ends, of several how many there are."""
     return ("/bin/sh", "-c", _KEYS)
 
 

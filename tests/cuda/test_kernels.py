@@ -44,6 +44,7 @@ def compiled(found: Specs, name: str) -> Path:
         ("RTX 5090", {}, f"{OBJECTS}/{QUANTIZED}", "12.0"),
         ("RTX 3090", FORK, f"{FORKS_OBJECTS}/{QUANTIZED}", "8.6"),
     ],
+    ids=["8.6", "12.0", "fork-8.6"],
 )
 def test_a_kernel_is_machine_code_for_the_card_and_nothing_else(
     tmp_path, card, want, name, capability

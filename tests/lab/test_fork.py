@@ -28,6 +28,7 @@ def test_the_fork_serves_who_has_the_key_and_a_second_run_changes_nothing(
     key = node.run(f"sed -n s/^LLAMA_API_KEY=//p {Layout().environment_path('llm')}").stdout.strip()
     assert node.run(f"cat {KEYS}; stat -c '%U %a' {KEYS}").stdout.split() == [
         key,
+        key,
         "gpuwright",
         "600",
     ]
@@ -40,6 +41,7 @@ def test_the_fork_serves_who_has_the_key_and_a_second_run_changes_nothing(
     assert node.run(f"{asked} -H 'Authorization: Bearer {key}'").stdout == "200"
     journal = node.run(f"journalctl -u {UNIT} -o cat").stdout
     assert key not in journal
+    assert "2 keys loaded" in journal
     assert "ik-llama-cpp-python 0.1.5" in journal
     assert key not in node.run("cat /proc/[0-9]*/cmdline 2>/dev/null; true").stdout
     assert run(hosts).changed == []

@@ -80,7 +80,7 @@ def test_ik_llama_reads_each_key_from_a_line_that_only_the_service_can_read(tmp_
     done = start(ik_llama_cpp_files(), tmp_path, LLAMA_API_KEY="-first%s,second\\n")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     path = tmp_path / "keys"
-    assert path.read_text() == "-first%s\nsecond\\n\n"
+    assert path.read_text() == 2 * "-first%s\nsecond\\n\n"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
