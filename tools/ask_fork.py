@@ -94,7 +94,8 @@ def main() -> None:
     }
     path = RECORDS / f"ik_llama.cpp-{asked.release}.yaml"
     text = record_text(head, {}, flags(asked.server.resolve()), {})
-    path.write_text(text.replace("ask_llama", "ask_fork"))
+    told = text.replace("ask_llama", "ask_fork").replace("own help names", "own parser takes", 1)
+    path.write_text(told)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"gpus": _TWO_3090, "memory_gib": 128},
         {"model": "gpt-oss-120b", "engine": "llama.cpp"},
     ),
+    "ik_llama.cpp-cpu": ({"gpus": []}, {"model": "smollm2", "engine": "ik_llama.cpp"}),
+    "ik_llama.cpp-two-cards": (
+        {"gpus": _TWO_3090},
+        {"model": "qwen3.6-27b", "engine": "ik_llama.cpp", "release": "0.1.5"},
+    ),
     "llama.cpp-adapters-for-everybody": (
         {"gpus": _3090},
         {"model": "llama-3.1-8b", "engine": "llama.cpp", "bind": "192.168.1.20", **_BROUGHT},
