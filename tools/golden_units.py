@@ -35,7 +35,6 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"gpus": _TWO_3090, "memory_gib": 128},
         {"model": "gpt-oss-120b", "engine": "llama.cpp"},
     ),
-    "ik_llama.cpp-cpu": ({"gpus": []}, {"model": "smollm2", "engine": "ik_llama.cpp"}),
     "ik_llama.cpp-two-cards": (
         {"gpus": _TWO_3090},
         {"model": "qwen3.6-27b", "engine": "ik_llama.cpp", "release": "0.1.5"},

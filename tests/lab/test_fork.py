@@ -6,21 +6,26 @@ from pathlib import Path
 import pytest
 
 from gpuwright.layout import Layout
+from tests.lab import tiny_gguf
 from tests.lab.fixtures import BootNode
+from tests.lab.hub import Hub
 from tests.lab.serving import NOT_SHARED, inventory, run
-from tests.lab.warm import MODEL
 
 pytestmark = pytest.mark.slow
 
 UNIT = "gpuwright-llm.service"
+READABLE = "LC_ALL=C tr -cd '[:print:]\\n'"
 KEYS = "/run/gpuwright-llm/keys"
 
 
 def test_the_fork_serves_who_has_the_key_and_a_second_run_changes_nothing(
-    boot_node: BootNode, tmp_path: Path
+    boot_node: BootNode, hub: Hub, tmp_path: Path
 ):
     node = boot_node("fork", ccache=True)
-    want = {"gpuwright": {"model": MODEL, "engine": "ik_llama.cpp"}}
+    url = hub.add_file(tiny_gguf.FILE, tiny_gguf.content())
+    rows = tiny_gguf.write_row(tmp_path / "models.yaml", url)
+    wanted = {"model": tiny_gguf.MODEL, "engine": "ik_llama.cpp", "extra_models": str(rows)}
+    want = {"gpuwright": wanted}
     hosts = inventory(tmp_path / "hosts.py", [(node, want)])
     # The gate has had the model answer, with the key.
     first = run(hosts, timeout=2400)
@@ -39,9 +44,9 @@ def test_the_fork_serves_who_has_the_key_and_a_second_run_changes_nothing(
     )
     assert node.run(asked).stdout == "401"
     assert node.run(f"{asked} -H 'Authorization: Bearer {key}'").stdout == "200"
-    journal = node.run(f"journalctl -u {UNIT} -o cat").stdout
+    journal = node.run(f"journalctl -u {UNIT} -o cat | {READABLE}").stdout
     assert key not in journal
     assert "2 keys loaded" in journal
     assert "ik-llama-cpp-python 0.1.5" in journal
-    assert key not in node.run("cat /proc/[0-9]*/cmdline 2>/dev/null; true").stdout
+    assert key not in node.run(f"cat /proc/[0-9]*/cmdline | {READABLE}").stdout
     assert run(hosts).changed == []

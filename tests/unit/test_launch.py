@@ -54,17 +54,14 @@ def test_llama_server_on_cards_takes_every_layer_and_is_told_how_many_each_holds
 
 
 def test_the_fork_is_told_in_its_own_words_and_reads_its_keys_from_a_file():
-    pins = {"model": "smollm2", "engine": "ik_llama.cpp"}
-    plan = planned("cpu-debian12", pins)
-    start = started(plan)
-    assert (plan.release, plan.build_tag) == ("0.1.5", "cpu")
+    pins = {"model": "qwen3.6-27b", "engine": "ik_llama.cpp", "release": "0.1.5"}
+    start = started(planned_on(["RTX 3090"], pins))
     assert value(start, "--webui") == "none"
     assert value(start, "--context-shift") == "off"
+    assert value(start, "--n-gpu-layers") == "999"
     assert value(start, "--api-key-file") == "/run/gpuwright-llm/keys"
     assert start.before[:2] == ("/bin/sh", "-c")
     assert not {"--fit", "--no-ui", "--offline"} & set(start.argv)
-    on_cards = started(planned_on(["RTX 3090"], pins | {"release": "0.1.5"}))
-    assert value(on_cards, "--n-gpu-layers") == "999"
 
 
 def test_a_server_told_to_keep_no_prompts_keeps_none():

@@ -92,6 +92,9 @@ def serving(
             exchange.reply_json({"data": [{"id": name}]})
         else:
             body = json.loads(exchange.rfile.read(int(exchange.headers["Content-Length"])))
+            if not body:
+                exchange.reply_json({"error": "no messages"}, 400)
+                return
             assert body["messages"] == [{"role": "user", "content": "Say hello."}]
             message = {"role": "assistant", "content": said}
             answer = {"choices": [{"message": message}], "usage": {"completion_tokens": 3}}
@@ -229,6 +232,17 @@ def test_a_service_that_answers_without_a_key_does_not_pass(node: Node):
         answer = node.gate(server.port)
     assert answer["ok"] is False
     assert "answers without a key" in answer["error"]
+
+
+def test_a_service_that_names_its_model_to_everybody_and_answers_none_of_them_passes(node: Node):
+    def naming(exchange: Exchange) -> None:
+        if exchange.path == "/v1/models":
+            exchange.reply_json({"data": [{"id": "smol"}]})
+        else:
+            serving()(exchange)
+
+    with site(naming) as server:
+        assert node.gate(server.port)["ok"] is True
 
 
 def test_the_first_of_several_keys_is_sent_and_none_is_shown(node: Node):
