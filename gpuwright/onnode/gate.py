@@ -8,7 +8,7 @@ import re
 import time
 from typing import Any
 
-from gpuwright.onnode.answering import completion, exchange, health, loopback
+from gpuwright.onnode.answering import completion, exchange, health, keyless, loopback
 from gpuwright.onnode.children import spawn, start, value
 from gpuwright.onnode.envfile import api_key, secrets
 from gpuwright.onnode.fallback import forget, put_back
@@ -199,14 +199,10 @@ class Gate:
         if not self.key:
             return
         try:
-            status, _ = exchange(loopback(self.bind), self.port, "/v1/models", None, 10.0)
-            if status == 200:
-                # ik_llama.cpp tells everybody which model it has, and answers none of them.
-                path = "/v1/chat/completions"
-                status, _ = exchange(loopback(self.bind), self.port, path, None, 10.0, b"{}")
+            status = keyless(loopback(self.bind), self.port, 10.0)
         except (OSError, ValueError) as problem:
             raise self.fail(f"{self.unit} stopped to answer: {problem}") from None
-        if status not in (401, 403):
+        if status == 200:
             raise self.fail(
                 f"{self.unit} answers without a key, too",
                 f"see what takes {self.spec['env_file']} away from it: systemctl cat {self.unit}",
