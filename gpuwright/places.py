@@ -123,6 +123,9 @@ def read_url(value: object) -> str:
             "holds credentials, which every user of the node could read in its process list; "
             "keep them in the node's own environment (/etc/environment) or use a mirror without"
         )
+    # A token in a query is read in process lists as a password is, and paths are added at the end.
+    if "?" in text or "#" in text:
+        raise ValueError("needs an address without ? and #: paths are added to it")
     return text.rstrip("/")
 
 

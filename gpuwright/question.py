@@ -106,11 +106,14 @@ def _read_host(
         return _from_file(arguments.host, matrix, want)
     if options["gpus"] is None:
         raise HostError("no node: needs --host FILE, or --gpu NAME for each card")
+    faults: list[str] = []
     sketch = {
-        key: value if key == "gpus" else _value(key, value)
+        key: value if key == "gpus" else _value(key, value, faults)
         for key, value in options.items()
         if value is not None
     }
+    if faults:
+        raise HostError(*faults)
     if sketch["gpus"] == [NO_GPUS]:
         sketch["gpus"] = NO_GPUS
     document, assumed = read_sketch(sketch, matrix, want.layout)
@@ -210,7 +213,7 @@ def read_pins(arguments: argparse.Namespace) -> dict[str, Any]:
     for entry in arguments.pins:
         key, separator, text = entry.partition("=")
         if separator:
-            entries.append((key.strip(), _value(key.strip(), text)))
+            entries.append((key.strip(), _value(key.strip(), text, faults)))
         else:
             faults.append(f"--pin {clipped(entry)}: needs KEY=VALUE")
     for key in ("model", "workload"):
@@ -226,13 +229,16 @@ def read_pins(arguments: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def _value(key: str, text: str) -> Any:
-    """The YAML value of an option's text; what is no YAML is text."""
+def _value(key: str, text: str, faults: list[str]) -> Any:
+    """The YAML value of an option's text; what is no YAML is text, or a fault where it begins as a
+    list or a mapping."""
     if key in _TEXTS:
         return text
-    faults: list[str] = []
-    value = read_yaml_text(text, key, faults)
-    return text if faults else value
+    found: list[str] = []
+    value = read_yaml_text(text, clipped(key), found)
+    if found and text.lstrip().startswith(("{", "[")):
+        faults.extend(found)
+    return text if found else value
 
 
 def _read_file(path: Path) -> object:

@@ -153,6 +153,21 @@ def test_a_key_that_is_pinned_to_two_values_is_named(capsys):
 
 
 @pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["--pin", "lora={a: /srv/a, a: /srv/b}"], "lora line 1: key 'a' stands twice"),
+        (["--pin", "gpus=[0"], "gpus: line 2, column 1: did not find expected ',' or ']'"),
+        (["--free-memory-gib", "[20"], "free_memory_gib: line 2, column 1: did not find expected"),
+    ],
+)
+def test_a_list_or_mapping_of_an_option_is_refused_for_what_is_wrong_with_its_yaml(
+    words, fault, capsys
+):
+    assert main(["explain", "--gpu", "3090", *words]) == 2
+    assert capsys.readouterr().err.startswith(f"gpuwright: {fault}")
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ["explain", "--gpu", "3090", "--model", "a", "--model", "b"],

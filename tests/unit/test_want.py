@@ -102,6 +102,14 @@ def test_credentials_in_a_url_are_refused_and_not_repeated(key: str, scheme: str
     assert "hunter2" not in fault
 
 
+@pytest.mark.parametrize("key", ["python_index", "python_find_links", "python_mirror", "hub"])
+@pytest.mark.parametrize("end", ["?token=hunter2", "#hunter2"])
+def test_a_url_ends_with_its_path_and_what_stands_behind_is_not_repeated(key: str, end: str):
+    (fault,) = faults({key: f"https://host/simple{end}"})
+    assert fault.startswith(f"{key}: needs an address without ? and #")
+    assert "hunter2" not in fault
+
+
 def test_a_proxy_is_spoken_to_in_plain_http():
     assert faults({"proxy": "https://proxy:3128"})[0].startswith("proxy: needs an http:// URL")
     url = "http://proxy:3128"
