@@ -7,6 +7,7 @@ RUN    := $(VENV)/bin/python
 
 help:
 	@echo "make demo    boot a throwaway node, serve a model on it, ask it, run again, clean up (KEEP=1 keeps it)"
+	@echo "make environment  .venv with gpuwright, pyinfra and what tests need; the other targets make it themselves"
 	@echo "make test    everything that CI runs: lint, types, unit tests, a real engine, real nodes (needs root)"
 	@echo "make test-all  all of that, and every engine's own code asked again: four installs of 9-10 GB, one at a time"
 	@echo "make lint    ruff and mypy"
