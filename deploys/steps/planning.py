@@ -24,6 +24,7 @@ from gpuwright.explain import explain_plan, explain_refusal
 from gpuwright.fetching import FetchSpecs, fetch_specs
 from gpuwright.host import Host as Node
 from gpuwright.load import load_matrix
+from gpuwright.pins import check_pins
 from gpuwright.plan import Plan
 from gpuwright.refusals import HostError, MatrixError, Refusal, WantError
 from gpuwright.rehearsals import rehearsal_spec
@@ -164,6 +165,7 @@ def _answers(state: State) -> tuple[dict[Host, _Answer], dict[str, Exception]]:
     for host in sorted(state.inventory.get_active_hosts(), key=_name):
         try:
             wants[host] = _want(host)
+            check_pins(wants[host], load_matrix(wants[host].extra_models))
             specs[host] = probe_spec(
                 wants[host], verify=_verify(host), packages=probe_packages(load_matrix())
             )

@@ -244,6 +244,12 @@ def test_two_entries_of_one_machine_are_refused_by_both_names(tmp_path: Path) ->
     assert "@fake/two: is the same machine as @fake/one" in done.text
 
 
+def test_names_of_a_want_are_checked_before_its_node_is_asked(tmp_path: Path) -> None:
+    hosts = fake("silent", "hello", gpuwright={"engine": "vlm"})
+    (line,) = pyinfra("-y", written(tmp_path, hosts), SERVE).lines_of("@fake/silent")
+    assert "engine: 'vlm' is unknown; nearest: vllm" in line
+
+
 def test_wants_of_all_hosts_are_checked_before_any_is_planned(tmp_path: Path) -> None:
     hosts = (
         cpu_rig("good"),
