@@ -135,6 +135,9 @@ def _field(plan: Plan, name: str) -> Any:
         return len(plan.gpus)
     if name == "expert_offload":
         return "expert-offload" in plan.features
+    if name == "own_compiler":
+        row = load_matrix().engine_release(plan.engine, plan.release).environment
+        return row is not None and row.toolkit is not None
     if name == "speculative":
         return None if plan.speculation is None else plan.speculation.method
     if name in plan.__slots__:
