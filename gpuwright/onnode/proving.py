@@ -104,10 +104,15 @@ def move_as(user: str, old: str, new: str) -> None:
             run([*words, "sh", "-c", script, "sh", old, new], dict(os.environ), seconds=60)
 
 
+def shown(told: Finished) -> list[str]:
+    """The last of what it wrote, for people."""
+    lines = [line for line in told.lines if line.strip() and not line.startswith("{")]
+    return [clean(line, 400) for line in lines[-SHOWN_LINES:]]
+
+
 def fault(name: str, what: str, told: Finished) -> NodeError:
     """What an engine's Python said before it ended without an answer."""
-    lines = [line for line in told.lines if line.strip() and not line.startswith("{")]
-    output = [clean(line, 400) for line in lines[-SHOWN_LINES:]]
+    output = shown(told)
     said = next((line for line in reversed(output) if line.strip()), told.ending)
     return NodeError(f"{name}: {what}: {said}", "", output=output)
 

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from gpuwright.onnode.outcome import NodeError, clean
-from gpuwright.onnode.proving import Prover, fault
+from gpuwright.onnode.proving import Prover, fault, shown
 
 _SECONDS = 600.0
 
@@ -44,7 +44,8 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
         raise fault(label, "its own check of the plan gave no answer", finished)
     (answer,) = told["rehearsed"]
     if answer.get("refused"):
-        raise NodeError(f"{label} refuses the plan: {clean(answer['refused'], 400)}")
+        said = f"{label} refuses the plan: {clean(answer['refused'], 400)}"
+        raise NodeError(said, "", output=shown(finished))
     for name, wanted in dict(spec["expected"]).items():
         if answer.get(name) != wanted:
             found = clean(answer.get(name), 100)

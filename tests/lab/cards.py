@@ -70,6 +70,9 @@ def let_torch_see(node: Node, python: str, **card: object) -> None:
     (see tools/standins/torch_cards.py), on which nothing computes."""
     told = {f"STANDIN_{name.upper()}": str(value) for name, value in card.items()}
     played = (SOURCES / "torch_cards.py").read_text()
-    place = node.root / f"usr/lib/python{python}/sitecustomize.py"
-    place.unlink(missing_ok=True)
-    place.write_text(f"PLAYED = {played!r}\n{_SITE}    os.environ.update({told!r})\n")
+    place = f"/usr/lib/python{python}/sitecustomize.py"
+    # A run that installs that Python's headers may bring its newer packages: they keep off it.
+    node.run(["dpkg-divert", "--local", "--rename", "--add", place])
+    (node.root / place[1:]).write_text(
+        f"PLAYED = {played!r}\n{_SITE}    os.environ.update({told!r})\n"
+    )
