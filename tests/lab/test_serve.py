@@ -479,7 +479,9 @@ def test_every_host_without_a_plan_is_named(served: Served, tmp_path: Path) -> N
 
 def test_a_plan_that_does_not_start_leaves_the_old_one_answering(served: Served) -> None:
     served.shell(f"systemctl is-active {UNIT}")
-    broken = served.inventory_with("broken.py", {"chat_template": "/srv/nowhere.jinja"})
+    # A file that can be read, and that the engine itself ends at.
+    served.shell("printf '{%% if %%}' > /srv/broken.jinja")
+    broken = served.inventory_with("broken.py", {"chat_template": "/srv/broken.jinja"})
     done = run(broken, check=False)
     assert done.status != 0
     assert f"what served before serves again: {MODEL} on llama.cpp" in done.text
