@@ -116,6 +116,7 @@ PARAMETERS: dict[str, type] = {
     "eager": bool,
     "custom_all_reduce": bool,
     "nccl_peer_access": bool,
+    "cards_by_index": bool,
     "flashinfer_sampler": bool,
     "flashinfer_fp8_gemm": bool,
     "max_model_len": int,

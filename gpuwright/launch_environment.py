@@ -10,12 +10,16 @@ from gpuwright.plan import Plan
 
 
 def card_environment(plan: Plan) -> dict[str, str]:
-    """Cards by UUID, since their order differs between tools and boots."""
+    """Cards by UUID, since their order differs between tools and boots; by their index on the bus
+    for what reads nothing else, where the gate still asks for their UUIDs."""
     if not plan.gpus:
         return {}
+    by_index = plan.parameters.get("cards_by_index") is True
     environment = {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in plan.gpus),
+        "CUDA_VISIBLE_DEVICES": ",".join(
+            str(gpu.index) if by_index else gpu.uuid for gpu in plan.gpus
+        ),
     }
     if plan.parameters.get("nccl_peer_access") is False:
         environment["NCCL_P2P_DISABLE"] = "1"

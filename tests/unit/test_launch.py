@@ -208,6 +208,13 @@ def test_every_engine_sees_its_cards_alone_and_by_uuid(engine):
     assert environment["NCCL_P2P_DISABLE"] == "1"
 
 
+def test_a_release_that_reads_no_uuid_is_told_indexes_on_the_bus():
+    plan = served_by("vllm", cards_by_index=True)
+    environment = started(plan).environment
+    assert environment["CUDA_VISIBLE_DEVICES"] == ",".join(str(gpu.index) for gpu in plan.gpus)
+    assert environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
 @pytest.mark.parametrize(
     ("engine", "told"),
     [
