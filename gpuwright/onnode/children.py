@@ -14,6 +14,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+_DRAIN_SECONDS = 1.0
+"""For the rest of an answer that a pipe does not hold at once."""
+
 
 class Child:
     """A child process whose output is read through a pipe until a deadline."""
@@ -24,14 +27,17 @@ class Child:
         self.deadline = deadline
 
     def output(self, limit: int = 64 << 20) -> bytes | None:
-        """All it wrote; None if it was not done at the deadline. It is ended either way."""
+        """All it wrote; None if it was not done at the deadline. It is ended either way.
+
+        What it has written by then counts whenever it is read: the reader may come late.
+        """
         chunks: list[bytes] = []
         size = 0
         done = False
         try:
             while size < limit:
-                left = self.deadline - time.monotonic()
-                if left <= 0 or not select.select([self.descriptor], [], [], left)[0]:
+                left = max(self.deadline - time.monotonic(), _DRAIN_SECONDS if chunks else 0.0)
+                if not select.select([self.descriptor], [], [], left)[0]:
                     break
                 chunk = os.read(self.descriptor, 1 << 20)
                 if not chunk:
