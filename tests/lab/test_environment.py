@@ -216,6 +216,7 @@ def test_nothing_that_is_installed_is_for_others_to_write(box: Box, served: Run)
 
 
 def test_a_module_that_was_written_into_is_noticed_by_a_full_look(box: Box, served: Run) -> None:
+    run(box.inventory)  # whole again, after those that could not be installed anew
     path = f"{box.engine_dir}/{SITE}/anyio/to_thread.py"
     box.shell(f"cp {path} /root/kept && echo 'import os' >> {path}")
     try:
@@ -228,6 +229,7 @@ def test_a_module_that_was_written_into_is_noticed_by_a_full_look(box: Box, serv
 def test_what_was_planted_is_noticed_and_a_folder_of_wheels_is_enough_to_install_anew(
     box: Box, served: Run
 ) -> None:
+    run(box.inventory)
     planted = f"{box.engine_dir}/{SITE}/zzz.pth"
     box.shell(f"echo 'import os' > {planted}; rm -rf {LAYOUT.cache}/uv {LAYOUT.cache}/sources/uv-*")
     box.hub.forget_requests()
