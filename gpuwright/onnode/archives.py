@@ -73,10 +73,13 @@ def extract(archive: str, name: str, member: str, file: dict[str, Any], partial:
 
 def clear(path: str) -> None:
     """Remove what an earlier run left under a name of ours."""
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path, ignore_errors=True)
-    elif os.path.lexists(path):
+    # Not looked at first: what another run puts there meanwhile would be taken for the other kind.
+    try:
         os.unlink(path)
+    except FileNotFoundError:
+        return
+    except IsADirectoryError:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def unpack(archive: str, directory: str) -> None:
