@@ -9,7 +9,6 @@ and the parser is asked one by one: behind an option that takes no value it answ
 from __future__ import annotations
 
 import argparse
-import datetime
 import re
 import subprocess
 import tempfile
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwright.records import RECORDS
-from tools.record_text import record_text
+from tools.record_text import flags_text
 
 _NAME = re.compile(r"(?:^|[\s,])(--?[A-Za-z][A-Za-z0-9-]*)")
 _CHOICES = re.compile(r"[\[({]([^\])}]*[|,][^\])}]*)[\])}]$")
@@ -85,17 +84,11 @@ def main() -> None:
     parser.add_argument("release")
     parser.add_argument("server", type=Path)
     asked = parser.parse_args()
-    head = {
-        "engine": "ik_llama.cpp",
-        "release": asked.release,
-        "asked": datetime.date.today().isoformat(),
-        "python": "none",
-        "cuda": "none",
-    }
     path = RECORDS / f"ik_llama.cpp-{asked.release}.yaml"
-    text = record_text(head, {}, flags(asked.server.resolve()), {})
-    told = text.replace("ask_llama", "ask_fork").replace("own help names", "own parser takes", 1)
-    path.write_text(told)
+    found = flags(asked.server.resolve())
+    path.write_text(
+        flags_text("ik_llama.cpp", asked.release, found, tool="ask_fork", asked="parser takes")
+    )
 
 
 if __name__ == "__main__":

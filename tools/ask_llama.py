@@ -6,7 +6,6 @@ python -m tools.ask_llama b11434 /path/to/llama-server
 from __future__ import annotations
 
 import argparse
-import datetime
 import re
 import subprocess
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwright.records import RECORDS
-from tools.record_text import record_text
+from tools.record_text import flags_text
 
 _ENTRY = re.compile(r"--?[A-Za-z]")
 _REMOVED = "the argument has been removed"
@@ -67,15 +66,11 @@ def main() -> None:
     parser.add_argument("server", type=Path)
     asked = parser.parse_args()
     said = subprocess.run([asked.server, "--help"], capture_output=True, text=True, check=True)
-    head = {
-        "engine": "llama.cpp",
-        "release": asked.release,
-        "asked": datetime.date.today().isoformat(),
-        "python": "none",
-        "cuda": "none",
-    }
     path = RECORDS / f"llama.cpp-{asked.release}.yaml"
-    path.write_text(record_text(head, {}, flags(said.stdout), {}))
+    found = flags(said.stdout)
+    path.write_text(
+        flags_text("llama.cpp", asked.release, found, tool="ask_llama", asked="help names")
+    )
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -35,11 +36,6 @@ def record_text(
         *(f'{key}: "{value}"' for key, value in head.items()),
         f"defaults: {_flow(dict(defaults))}",
     ]
-    if not answers:
-        # A server that is asked for its flags alone.
-        lines[0] = "# Every flag that the server's own help names."
-        lines[1] = lines[1].replace("ask_engine", "ask_llama")
-        return "\n".join([*lines, "axes: {}", "answers: []", "flags:", *map(_flag, flags)]) + "\n"
     lines += [
         "axes:",
         *(f"  {axis}: {_flow(values)}" for axis, values in axes.items()),
@@ -50,6 +46,31 @@ def record_text(
     lines.append("flags:")
     for flag in flags:
         lines.append(_flag(flag))
+    return "\n".join(lines) + "\n"
+
+
+def flags_text(
+    engine: str, release: str, flags: Iterable[Mapping[str, Any]], *, tool: str, asked: str
+) -> str:
+    """The record of a server that is asked for its flags alone: `asked` says where they are from,
+    `tool` by what."""
+    head = {
+        "engine": engine,
+        "release": release,
+        "asked": datetime.date.today().isoformat(),
+        "python": "none",
+        "cuda": "none",
+    }
+    lines = [
+        f"# Every flag that the server's own {asked}.",
+        f"# Written by `python -m tools.{tool}`; keys: gpuwright/records.py, docs/records.md.",
+        *(f'{key}: "{value}"' for key, value in head.items()),
+        f"defaults: {_flow({})}",
+        "axes: {}",
+        "answers: []",
+        "flags:",
+        *map(_flag, flags),
+    ]
     return "\n".join(lines) + "\n"
 
 
