@@ -1,7 +1,6 @@
 """Build llama.cpp on one node, and copy it to those of which the same is wanted."""
 
 import contextlib
-import hashlib
 import os
 import re
 from collections.abc import Collection, Generator, Iterable, Mapping
@@ -12,6 +11,7 @@ from pyinfra import host
 from pyinfra.api import FunctionCommand, Host, QuoteString, State, StringCommand, operation
 
 from deploys.operations.programs import connection, program, run_program
+from gpuwright.onnode.storage import sha256_of
 
 
 @operation()
@@ -65,7 +65,7 @@ def _fetch(
         return False
     remove = StringCommand("rm", "-f", "--", QuoteString(str(spec["packed"])))
     host.run_shell_command(remove, **connection(host))
-    found = _sha256(partial)
+    found = sha256_of(str(partial))
     if found != result["sha256"]:
         host.log_styled(f"{partial}: sha256 is {found[:16]}..., not the node's", fg="red")
         return False
@@ -80,7 +80,7 @@ def _fetch(
 def _bring(state: State, host: Host, spec: dict[str, Any], packed: Path) -> bool:
     try:
         wanted = sum_of(packed).read_text().strip()
-        found = _sha256(packed)
+        found = sha256_of(str(packed))
     except OSError:
         host.log_styled("the node that makes this build has not handed it over", fg="red")
         return False
@@ -118,8 +118,3 @@ def builds_directory() -> Path:
     """Where the control machine keeps builds that it has handed on."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "gpuwright" / "builds"
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
