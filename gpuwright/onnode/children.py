@@ -34,9 +34,12 @@ class Child:
         chunks: list[bytes] = []
         size = 0
         done = False
+        late = time.monotonic() >= self.deadline
+        if late and select.select([self.descriptor], [], [], 0)[0]:
+            self.deadline = time.monotonic() + _DRAIN_SECONDS
         try:
             while size < limit:
-                left = max(self.deadline - time.monotonic(), _DRAIN_SECONDS if chunks else 0.0)
+                left = max(self.deadline - time.monotonic(), 0.0)
                 if not select.select([self.descriptor], [], [], left)[0]:
                     break
                 chunk = os.read(self.descriptor, 1 << 20)
