@@ -9,6 +9,7 @@ from gpuwright.catalogue import Matrix
 from gpuwright.host import Host
 from gpuwright.model_rows import Role
 from gpuwright.plan import KV_CACHE, WEIGHTS, MemoryPlan, Plan, Rejection, shown_address
+from gpuwright.quoting import counted
 from gpuwright.refusals import Refusal, gib
 from gpuwright.sizes import size_words
 
@@ -20,10 +21,11 @@ MANY = 100
 
 def explain_host(host: Host, matrix: Matrix) -> str:
     """What the node is: system, processor, memory, cards."""
+    threads = counted(host.cpu_threads, "thread") if host.cpu_threads else "unknown threads"
     lines = [
         f"system   {host.os_name or host.os_id or 'unknown'}, {host.architecture or 'unknown'}, "
         f"glibc {host.glibc or 'unknown'}",
-        f"CPU      {host.cpu_model or 'unknown'}, {host.cpu_threads or 'unknown'} threads",
+        f"CPU      {host.cpu_model or 'unknown'}, {threads}",
         f"RAM      {gib(host.memory_total_bytes) if host.memory_total_bytes else 'unknown'}",
     ]
     for gpu in host.gpus:

@@ -77,6 +77,14 @@ def read_served_path(value: object) -> str:
     return path
 
 
+def read_template(value: object) -> str:
+    """The path of a file that the service reads; one that can only be a directory is none."""
+    path = read_served_path(value)
+    if path in _SYSTEM or str(value).endswith(("/", "/.")):
+        raise ValueError(f"{quoted(value)} is a directory, needs a file")
+    return path
+
+
 def hidden_from_services(path: str) -> str | None:
     """The directory above `path`, or itself, that a service does not see as the node has it."""
     return next((place for place in _HIDDEN if f"{path}/".startswith(f"{place}/")), None)

@@ -22,6 +22,7 @@ from gpuwright.memory_request import SHARE_CAP
 from gpuwright.named_files import unseen
 from gpuwright.pace import RAM_BYTES_PER_SECOND, tokens_per_second
 from gpuwright.plan import ModelFile, Plan, PlannedGpu, PlanWarning, Rejection, Speculation
+from gpuwright.quoting import counted
 from gpuwright.refusals import gib
 from gpuwright.routing import route
 from gpuwright.site import Combination, Site
@@ -182,7 +183,8 @@ def _reasons(site: Site, best: Candidate) -> Iterator[str]:
         because = "pinned" if pins.speculation is not None else f"what {pins.workload.id} prefers"
         yield f"{row.id}, {tokens} tokens at a time: {because}"
     if best.layers_in_ram:
-        yield f"experts of {best.layers_in_ram} layers stay in RAM, which the cards do not hold"
+        layers = counted(best.layers_in_ram, "layer")
+        yield f"experts of {layers} stay in RAM, which the cards do not hold"
     length = f"{best.fit.max_model_len:,} tokens"
     if site.want.max_model_len is not None:
         yield f"{length}: pinned"

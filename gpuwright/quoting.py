@@ -73,6 +73,11 @@ def sentence(text: str) -> str:
     return clipped(text, _MOST_OF_SENTENCE)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, which most take an s for: `1 card`, `2 cards`, `0 cards`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def nearest(word: object, words: Iterable[str], spelled: Mapping[str, str] | None = None) -> str:
     """The end of a sentence on an unknown word: the nearest of `words`, and all where few.
 

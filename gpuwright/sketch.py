@@ -12,7 +12,7 @@ from typing import Any
 from gpuwright.catalogue import Matrix
 from gpuwright.host import SCHEMA
 from gpuwright.layout import Layout
-from gpuwright.quoting import clipped, nearest
+from gpuwright.quoting import clipped, counted, nearest
 from gpuwright.refusals import HostError, WantError
 from gpuwright.rows import DistroRow
 from gpuwright.sketch_values import ENVIRONMENTS, GIB, KEYS, NO_GPUS, Card
@@ -67,7 +67,7 @@ def _contradictions(said: Mapping[str, Any]) -> Iterable[str]:
     cards: tuple[Card, ...] = said["gpus"]
     free = said.get("free_memory_gib")
     if isinstance(free, tuple) and len(free) != len(cards):
-        yield f"free_memory_gib: {len(free)} figures for {len(cards)} cards"
+        yield f"free_memory_gib: {counted(len(free), 'figure')} for {counted(len(cards), 'card')}"
     elif free is not None:
         for card, each in zip(cards, _for_each(free, cards), strict=True):
             if each * GIB > card.total_bytes:

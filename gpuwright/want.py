@@ -18,7 +18,7 @@ from gpuwright.places import (
     read_local_path,
     read_node_path,
     read_proxy,
-    read_served_path,
+    read_template,
     read_url,
     read_url_or_node_path,
 )
@@ -185,7 +185,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "structured_output": read_name,
     "vision": read_switch,
     "images_per_prompt": read_whole(1, 64),
-    "chat_template": read_served_path,
+    "chat_template": read_template,
     "lora": read_adapters,
     "max_lora_rank": read_lora_rank,
     "expert_offload": read_switch,

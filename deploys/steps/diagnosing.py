@@ -33,4 +33,4 @@ def _tell_all(state: State) -> Run:
             host.log(line)
         if verdict(found) == "blocked":
             faults[str(host.name)] = found[0].says[0]
-    return saving.listed("cannot serve as they are", faults, state) if faults else {}
+    return saving.listed("that cannot serve", faults, state) if faults else {}

@@ -26,6 +26,7 @@ from gpuwright.host import Host as Node
 from gpuwright.load import load_matrix
 from gpuwright.pins import check_pins
 from gpuwright.plan import Plan
+from gpuwright.quoting import counted
 from gpuwright.refusals import HostError, MatrixError, Refusal, WantError
 from gpuwright.rehearsals import rehearsal_spec
 from gpuwright.running import obstacle, remarks
@@ -330,7 +331,5 @@ def _sentence(state: State, faults: Mapping[str, Exception]) -> str:
     lines = [f"{name}: {text}" for name, text in sorted(faults.items())]
     if count == 1:
         return f"{lines[0]} (nothing was touched)"
-    hosts = "host" if len(lines) == 1 else "hosts"
-    return "\n".join(
-        [f"{len(lines)} {hosts} of {count} cannot be served, so no host was touched:", *lines]
-    )
+    hosts = counted(len(lines), "host")
+    return "\n".join([f"{hosts} of {count} cannot be served, so no host was touched:", *lines])

@@ -16,6 +16,7 @@ from deploys.steps.once import Run, Runs, once
 from gpuwright.expectation import probe_packages, probe_spec
 from gpuwright.findings import asked_packages
 from gpuwright.load import load_findings, load_matrix
+from gpuwright.quoting import counted
 from gpuwright.redact import redacted
 from gpuwright.refusals import WantError
 from gpuwright.want import Want
@@ -57,7 +58,7 @@ def _save_all(state: State) -> Run:
             faults[name] = f"{folders[host]}: {error.strerror or error}"
         else:
             host.log(f"saved {path}")
-    return listed("have no document saved", faults, state) if faults else {}
+    return listed("without a saved document", faults, state) if faults else {}
 
 
 def seen(state: State) -> tuple[dict[Host, Any], dict[str, str]]:
@@ -80,7 +81,7 @@ def listed(what: str, faults: Mapping[str, str], state: State) -> str:
     """One sentence that names every host with its fault."""
     count = len(state.inventory.get_active_hosts()) + len(state.failed_hosts)
     lines = [f"{name}: {text}" for name, text in sorted(faults.items())]
-    return "\n".join([f"{len(faults)} of {count} hosts {what}:", *lines])
+    return "\n".join([f"{counted(len(faults), 'host')} of {count} {what}:", *lines])
 
 
 def _folder(state: State, host: Host) -> Path:

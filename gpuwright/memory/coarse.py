@@ -20,6 +20,7 @@ from gpuwright.memory.request import (
 from gpuwright.memory.sglang import token_bytes
 from gpuwright.memory.vllm import prompt_workspace_bytes
 from gpuwright.plan import KV_CACHE, WEIGHTS, MemoryPlan, MemoryTerm
+from gpuwright.quoting import counted
 from gpuwright.refusals import Needs, OutOfMemory, Reason
 
 UNVERIFIED = "memory reckoned coarsely: not verified against the engine, which prints no such plan"
@@ -131,7 +132,9 @@ def _details(
             bytes=cached * per_token,
             note=f"{cached:,} tokens in {request.kv.id}",
         ),
-        MemoryTerm(name="linear states", bytes=state * sequences, note=f"{sequences} requests"),
+        MemoryTerm(
+            name="linear states", bytes=state * sequences, note=counted(sequences, "request")
+        ),
         MemoryTerm(name="workspace", bytes=workspace, note="upper ends of what others take"),
     ]
     memory = MemoryPlan(

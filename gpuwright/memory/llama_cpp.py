@@ -39,6 +39,7 @@ from gpuwright.memory.request import (
 )
 from gpuwright.memory.split import layer_split
 from gpuwright.plan import KV_CACHE, WEIGHTS, MemoryPlan, MemoryTerm
+from gpuwright.quoting import counted
 from gpuwright.refusals import Needs, OutOfMemory, Reason
 
 _TERMS = (
@@ -239,16 +240,17 @@ class _Placing:
     def terms(self, tokens: int, slots: int) -> list[tuple[MemoryTerm, ...]]:
         """What stands on each device with `slots` of `tokens`."""
         rounded = -(-tokens // CONTEXT_STEP) * CONTEXT_STEP
+        each = counted(slots, "slot")
         notes = (
             self._where(),
             f"{slots} x {rounded:,} tokens in {self.request.kv.id}",
-            f"{slots} slots",
+            each,
             f"{MICRO_BATCH} tokens a step",
             "process and device context",
             "cache in f16, buffers",
             "on the main device",
             "prompts kept in RAM",
-            f"{self._checkpoints(slots)} checkpoints for each of {slots} slots",
+            f"{counted(self._checkpoints(slots), 'checkpoint')} for each of {each}",
         )
         return [
             tuple(
@@ -265,7 +267,7 @@ class _Placing:
         if self.adapters_bytes:
             text += ", with adapters"
         if self.in_ram:
-            text += f", experts of {self.in_ram} layers in RAM"
+            text += f", experts of {counted(self.in_ram, 'layer')} in RAM"
         return text
 
     def fullest(self, tokens: int, slots: int) -> tuple[int, DeviceMemory, int]:
@@ -344,7 +346,7 @@ class _Placing:
             where="RAM",
             needed_bytes=needed,
             available_bytes=request.ram_available_bytes,
-            what=f"experts of {self.in_ram} layers, prompt cache and saved states",
+            what=f"experts of {counted(self.in_ram, 'layer')}, prompt cache and saved states",
         )
 
     def largest(self) -> Fit | None:

@@ -31,6 +31,7 @@ from gpuwright.memory.request import (
 )
 from gpuwright.memory.vllm import prompt_workspace_bytes
 from gpuwright.plan import KV_CACHE, WEIGHTS, MemoryPlan, MemoryTerm
+from gpuwright.quoting import counted
 from gpuwright.refusals import Needs, OutOfMemory, Reason
 from gpuwright.rows import KvCacheDtypeRow
 
@@ -167,7 +168,9 @@ def _details(
         found.insert(1, MemoryTerm(name="drafter", bytes=beside, note=f"over {size}"))
     found += request.lora_terms()
     if states:
-        found.append(MemoryTerm(name="linear states", bytes=states, note=f"{sequences + 1} slots"))
+        found.append(
+            MemoryTerm(name="linear states", bytes=states, note=counted(sequences + 1, "slot"))
+        )
     memory = MemoryPlan(
         where=device.name, available_bytes=device.available_bytes, terms=tuple(found)
     )

@@ -30,6 +30,7 @@ from gpuwright.memory.request import (
     usable_bytes,
 )
 from gpuwright.plan import KV_CACHE, WEIGHTS, MemoryPlan, MemoryTerm
+from gpuwright.quoting import counted
 from gpuwright.refusals import Needs, OutOfMemory, Reason
 
 COMFORT = 1.06
@@ -79,7 +80,9 @@ def fixed_terms(request: MemoryRequest) -> tuple[MemoryTerm, ...]:
         MemoryTerm(name="runtime", bytes=runtime, note="CUDA context, measured"),
         MemoryTerm(name="activations", bytes=activations, note=f"{batch} per step"),
         MemoryTerm(
-            name="CUDA graphs", bytes=graph_bytes(request), note=f"{request.sequences} requests"
+            name="CUDA graphs",
+            bytes=graph_bytes(request),
+            note=counted(request.sequences, "request"),
         ),
     ]
     if request.draft is not None:
@@ -249,7 +252,7 @@ def _attempt(request: MemoryRequest, workspace: int, max_share_percent: int) -> 
             where=device.name,
             needed_bytes=request.max_num_seqs * shared.need(1) * shared.block_bytes,
             available_bytes=blocks * shared.block_bytes,
-            what=f"the cache of {request.max_num_seqs} requests at their shortest",
+            what=f"the cache of {counted(request.max_num_seqs, 'request')} at their shortest",
         )
     cached = blocks * tokens // shared.need(tokens)
     return Fit(

@@ -24,6 +24,7 @@ from gpuwright.memory.request import (
 )
 from gpuwright.memory.vllm import bytes_per_token
 from gpuwright.plan import KV_CACHE, WEIGHTS, MemoryPlan, MemoryTerm
+from gpuwright.quoting import counted
 from gpuwright.refusals import Needs, OutOfMemory, Reason
 
 
@@ -64,7 +65,7 @@ def fit(request: MemoryRequest) -> Fit | Reason:
         needed_bytes=spent + spared(shared.need(least) * count * shared.block_bytes),
         available_bytes=device.available_bytes,
         others_bytes=device.others_bytes,
-        what=f"weights, the engine and {count} requests of {least:,} tokens",
+        what=f"weights, the engine and {counted(count, 'request')} of {least:,} tokens",
         largest_context_tokens=shared.largest_context(
             blocks // count, spare_percent=SPARE_PERCENT, step=256, most=least
         )

@@ -1,3 +1,5 @@
+import re
+
 from gpuwright.decision_json import decision_as_data
 from gpuwright.explain import explain_host, explain_plan, explain_refusal, list_models
 from gpuwright.host import Host
@@ -93,3 +95,10 @@ def test_json_says_what_each_card_of_a_plan_holds():
         assert each["reserve_bytes"] >= each["available_bytes"] // 50
     fullest = {key: memory[key] for key in large}
     assert fullest in (large, small)
+
+
+def test_one_of_a_thing_is_not_many():
+    want = {"model": "qwen3.6-27b", "engine": "llama.cpp", "gpus": [0], "max_num_seqs": 1}
+    told = explain_plan(planned("5090-and-3080", want))
+    assert "1 slot" in told
+    assert not re.findall(r"(?<![\w.,:-])1 (?:slot|request|layer|card|checkpoint)s\b", told)

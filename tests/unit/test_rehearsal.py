@@ -269,3 +269,16 @@ def test_wants_of_all_hosts_are_checked_before_any_is_planned(tmp_path: Path) ->
         (line,) = done.lines_of(name)
         assert wrong in line
         assert near in line.replace(wrong, "")
+
+
+def test_a_run_without_a_host_is_refused_and_says_where_to_write_one(tmp_path: Path) -> None:
+    done = pyinfra("-y", written(tmp_path), SERVE)
+    assert done.status != 0
+    assert "the inventory names no host: write one into its `hosts`" in done.text
+    assert "Traceback" not in done.text
+
+
+def test_a_run_whose_limits_leave_no_host_is_refused() -> None:
+    done = pyinfra("-y", INVENTORY, SERVE, "--limit", "nobody")
+    assert done.status != 0
+    assert "no host of the inventory is left by --limit and --exclude" in done.text

@@ -58,7 +58,7 @@ def test_an_unreached_and_a_silent_host_are_named_and_the_others_saved(tmp_path:
     assert done.status != 0
     assert "Traceback" not in done.text
     assert [path.name for path in cache.iterdir()] == ["@fake%2Fgood.json"]
-    assert "2 of 3 hosts have no document saved" in done.text
+    assert "2 hosts of 3 without a saved document" in done.text
     assert "gone: not reached over SSH" in done.text
     assert "@fake/odd: the node gave no answer; it said: hello" in done.text
 
