@@ -14,11 +14,14 @@ from tests.lab.node import Node
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVE = "deploys/serve.py"
+FETCHED = "The installer is present and verified"
+INSTALLED = "The engine is installed from its lock and proven"
 NOT_SHARED = (
     "The engine is handed over to equal nodes",
     "The engine is taken over from an equal node",
 )
 """What a node that has no equal in its run leaves out."""
+_QUIET = re.compile(r"^--> Starting operation: (.*?) *\n +\[[^\]\n]*\] No changes$", re.MULTILINE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -39,8 +42,9 @@ class Run:
 
     @property
     def quiet(self) -> list[str]:
-        """Names of the operations that had nothing to do."""
-        assert self.results is not None, self.text
+        """Names of the operations that had nothing to do; of a run that failed, as it said them."""
+        if self.results is None:
+            return _QUIET.findall(self.text)
         return [op["name"] for op in self.results["operations"] if op["no_change"]]
 
 

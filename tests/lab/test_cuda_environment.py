@@ -21,7 +21,7 @@ from tests.lab.fixtures import do_without_lab
 from tests.lab.hub import Hub
 from tests.lab.lab import Lab
 from tests.lab.node import Node
-from tests.lab.serving import Run, inventory, run
+from tests.lab.serving import FETCHED, INSTALLED, Run, inventory, run
 from tests.lab.warm import MODEL, boot_warm
 from tests.nvml import rigs
 
@@ -112,6 +112,18 @@ def test_it_is_installed_proven_and_takes_the_plan(box: Box, failed: Run) -> Non
 
 def test_what_served_before_serves_on_where_it_cannot_start(box: Box, failed: Run) -> None:
     assert box.cpu_service() > 0
+
+
+def test_a_second_run_installs_nothing_anew_and_asks_no_index(box: Box, failed: Run) -> None:
+    stamp = box.engine_dir() / "gpuwright.json"
+    before = stamp.stat().st_ino, stamp.stat().st_mtime_ns, stamp.read_bytes()
+    box.hub.forget_requests()
+    again = box.serve(box.want, check=False)
+    # What it cannot do is serve, still; all before that stands.
+    assert "what served before serves again" in again.text, again.text
+    assert {FETCHED, INSTALLED} <= set(again.quiet), again.text
+    assert box.hub.requests == []
+    assert (stamp.stat().st_ino, stamp.stat().st_mtime_ns, stamp.read_bytes()) == before
 
 
 def test_its_compiler_is_its_own(box: Box, failed: Run) -> None:

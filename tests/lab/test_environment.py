@@ -17,7 +17,7 @@ from tests.lab.fixtures import do_without_lab
 from tests.lab.hub import Hub
 from tests.lab.lab import Lab
 from tests.lab.node import Node
-from tests.lab.serving import Run, inventory, run, start
+from tests.lab.serving import FETCHED, INSTALLED, Run, inventory, run, start
 
 pytestmark = pytest.mark.lab
 
@@ -25,8 +25,6 @@ LAYOUT = Layout()
 UNIT = "gpuwright-llm.service"
 WHEELS = "/srv/wheels"
 SITE = "lib/python3.11/site-packages"
-FETCHED = "The installer is present and verified"
-INSTALLED = "The engine is installed from its lock and proven"
 TAKEN = "The engine takes the plan"
 RESTARTED = ["The service runs what the plan says", "The model answers"]
 

@@ -19,7 +19,7 @@ from tests.lab.fixtures import do_without_lab
 from tests.lab.hub import Hub
 from tests.lab.lab import Lab
 from tests.lab.node import Node
-from tests.lab.serving import Run, inventory, run
+from tests.lab.serving import FETCHED, INSTALLED, Run, inventory, run
 from tests.lab.warm import MODEL, boot_warm
 from tests.nvml import rigs
 
@@ -103,6 +103,19 @@ def test_it_is_installed_and_proven_from_its_lock(tried: Run, stamp: dict[str, A
     print(stamp["seconds"])
     assert stamp["lock"] == f"locks/{LOCK.filename}"  # type: ignore[union-attr]
     assert stamp["seconds"]["proof"] > 0
+
+
+def test_a_second_run_installs_nothing_anew_and_asks_no_index(
+    box: Box, tried: Run, stamp: dict[str, Any]
+) -> None:
+    box.hub.forget_requests()
+    again = box.served_on_card()
+    # What it cannot do is serve, still; all before that stands.
+    assert "what served before serves again" in again.text, again.text
+    assert {FETCHED, INSTALLED} <= set(again.quiet), again.text
+    assert box.hub.requests == []
+    (path,) = box.node.root.glob("opt/gpuwright/engines/sglang-0.5.23-*/gpuwright.json")
+    assert json.loads(path.read_text()) == stamp
 
 
 def test_its_own_check_settles_on_the_plan_and_what_served_serves_on(
