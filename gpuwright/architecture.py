@@ -111,6 +111,10 @@ class Architecture:
         """Weights of the routed experts: three matrices each."""
         return self.moe_layers * self.experts * 3 * self.hidden_size * self.expert_size
 
+    def output_bytes(self, millibits_per_weight: int) -> int:
+        """The matrix that turns a token's state into the vocabulary's logits."""
+        return self.vocabulary * self.hidden_size * millibits_per_weight // 8000
+
     def misfit(self, size: int) -> str | None:
         """What does not split over `size` devices ("4 KV heads"); None where everything does.
 

@@ -64,6 +64,7 @@ def memory_request(
     assert weights is not None, "model_rules.published_size has refused it"
     terms = site.matrix.terms(combination.release)
     listed = [site.matrix.gpu(gpu) for gpu in cards.kinds]
+    quantization = site.matrix.quantization(combination.checkpoint.quantization)
     shares_ram = any(row.unified_memory for row in listed if row is not None)
     ram = site.ram.available_bytes if site.ram is not None and not shares_ram else 0
     return MemoryRequest(
@@ -95,6 +96,7 @@ def memory_request(
         lora=lora,
         offload=_may_offload(site, combination),
         expert_bytes=combination.checkpoint.expert_bytes(model.architecture),
+        output_bytes=model.architecture.output_bytes(quantization.output_bits),
         ram_available_bytes=ram,
         shares_ram=shares_ram,
     )

@@ -193,6 +193,13 @@ class QuantizationRow:
     it saves most of what bounds them."""
     saves_room_only: bool = False
     """Preferred for the room that it saves: not where a finer one has all that it needs."""
+    output_millibits_per_weight: int | None = None
+    """Of the output matrix, where that is kept in another format than the rest."""
+
+    @property
+    def output_bits(self) -> int:
+        """Thousandths of a bit of a weight of the output matrix."""
+        return self.output_millibits_per_weight or self.millibits_per_weight
 
 
 class Preference(StrEnum):

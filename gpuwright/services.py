@@ -108,8 +108,9 @@ def _beside(host: Host, decisions: Iterable[Decision]) -> Host:
     for plan in decisions:
         if not isinstance(plan, Plan):
             continue
-        for gpu in plan.gpus:
-            taken[gpu.uuid] = taken.get(gpu.uuid, 0) + plan.memory.needed_bytes
+        # Without cards the one device is the RAM.
+        for gpu, memory in zip(plan.gpus, plan.devices, strict=False):
+            taken[gpu.uuid] = taken.get(gpu.uuid, 0) + memory.needed_bytes
         ram += plan.ram_bytes
     return replace(
         host,

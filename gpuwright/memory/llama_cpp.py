@@ -154,27 +154,35 @@ class _Placing:
             self.main_bytes += IMAGE_BYTES
         self.draft_token: int | None = None
         """Cache of one drafted token; None where nothing drafts."""
+        self.drafting = -1
+        """The device that drafts: the last, where the model's own draft layers stand, or the main
+        one with a drafter."""
         if draft is not None:
             self.main_bytes += draft.weights_bytes
+            self.drafting = 0
         if request.draft_tokens or draft is not None:
             groups = (draft.groups or ()) if draft is not None else ()
             self.draft_token = draft_token_bytes(architecture, request.kv, groups)
 
     def _over_devices(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Layers and bytes of the weights of each of several devices."""
+        """Layers and bytes of the weights of each of several devices. The output matrix is no part
+        of a layer: it stands behind the last one, on the last device."""
         request, layers = self.request, self.layers
+        output = min(request.output_bytes, self.weights_bytes)
         # Layers without experts come first, and experts of the first others stay in RAM.
         experts = request.expert_bytes // self.moe if self.in_ram else 0
         bare = layers - self.moe + self.in_ram
-        plain = (request.weights_bytes + self.adapters_bytes - experts * self.moe) // layers
+        whole = request.weights_bytes + self.adapters_bytes - output
+        plain = (whole - experts * self.moe) // layers
         runs = ((bare, plain), (layers - bare, plain + experts))
-        split = layer_split(runs, [each.available_bytes for each in request.devices])
-        plain = (self.weights_bytes - experts * (self.moe - self.in_ram)) // layers
+        split = layer_split(runs, [each.available_bytes for each in request.devices], output)
+        plain = (self.weights_bytes - output - experts * (self.moe - self.in_ram)) // layers
         shares, first = [], 0
         for count in split:
             carrying = max(0, first + count - max(first, bare))
             shares.append(plain * count + experts * carrying)
             first += count
+        shares[-1] += output
         return split, tuple(shares)
 
     def filled(self, wanted: int, slots: int) -> list[int]:
@@ -183,19 +191,18 @@ class _Placing:
         rate, total = self.rates, self.layers
         tokens = -(-wanted // CONTEXT_STEP) * CONTEXT_STEP
         cache, state = rate.cache(tokens, slots), rate.state * slots
-        beside = rate.buffers(tokens * slots)
+        beside = rate.buffers(tokens * slots) - rate.logits
         beside += self.runtime
         if not self.apart:
             beside += self.prompt_cache + self._saved_bytes(slots)
-        more = self.main_bytes
-        if self.draft_token is not None:
-            more += rate.draft(self.draft_token, tokens * slots)
         found = []
         for weights, layers in zip(self.shares, self.split, strict=True):
             held = weights + cache * layers // total + state * layers // total
-            found.append(held + beside + more)
-            # What is not split, the first device holds alone.
-            more = -rate.logits
+            found.append(held + beside)
+        found[0] += self.main_bytes
+        found[-1] += rate.logits
+        if self.draft_token is not None:
+            found[self.drafting] += rate.draft(self.draft_token, tokens * slots)
         return found
 
     def _sizes(self, wanted: int, slots: int) -> list[tuple[int, ...]]:
@@ -203,23 +210,22 @@ class _Placing:
         rate = self.rates
         tokens = -(-wanted // CONTEXT_STEP) * CONTEXT_STEP
         cache, state = rate.cache(tokens, slots), rate.state * slots
-        buffers, logits = rate.buffers(tokens * slots), 0
-        draft, main = 0, self.main_bytes
+        buffers = rate.buffers(tokens * slots) - rate.logits
+        last = len(self.split) - 1
+        drafts = [0] * len(self.split)
         if self.draft_token is not None:
-            draft = rate.draft(self.draft_token, tokens * slots)
+            drafts[self.drafting] = rate.draft(self.draft_token, tokens * slots)
         prompts = 0 if self.apart else self.prompt_cache
         saved = 0 if self.apart else self._saved_bytes(slots)
         runtime = self.runtime
         found: list[tuple[int, ...]] = []
         total = self.layers
-        for weights, layers in zip(self.shares, self.split, strict=True):
+        for index, (weights, layers) in enumerate(zip(self.shares, self.split, strict=True)):
             cached, states = cache * layers // total, state * layers // total
-            found.append(
-                (weights, cached, states, buffers - logits, runtime, draft, main, prompts, saved)
-            )
-            # What is not split, the first device holds alone.
-            draft = main = 0
-            logits = rate.logits
+            computed = buffers + (rate.logits if index == last else 0)
+            main = self.main_bytes if index == 0 else 0
+            beside = (runtime, drafts[index], main, prompts, saved)
+            found.append((weights, cached, states, computed, *beside))
         return found
 
     def _checkpoints(self, slots: int) -> int:
@@ -287,11 +293,9 @@ class _Placing:
         rooms = self.rooms
         if comfortable:
             rooms, spare = self.comfort, 0
-        for held, room in zip(self.filled(wanted, slots), rooms, strict=True):
-            if held + spare > room:
-                return False
-            spare = 0
-        return True
+        filled = self.filled(wanted, slots)
+        filled[self.drafting] += spare
+        return all(held <= room for held, room in zip(filled, rooms, strict=True))
 
     def missing_bytes(self, tokens: int) -> int:
         """How much room the devices lack for the fewest slots of `tokens` at ease."""

@@ -95,6 +95,8 @@ class MemoryRequest:
     """Experts may stay in RAM where the cards do not hold them."""
     expert_bytes: int = 0
     """Part of the weights that is routed experts."""
+    output_bytes: int = 0
+    """Part of the weights that is the output matrix, which llama.cpp keeps whole."""
     ram_available_bytes: int = 0
     """What of the RAM such a part may take; none of it where a card's memory is the RAM."""
     shares_ram: bool = False

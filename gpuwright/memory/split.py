@@ -8,12 +8,13 @@ Run = tuple[int, int]
 """So many layers in a row, of so many bytes each."""
 
 
-def layer_split(runs: Sequence[Run], rooms: Sequence[int]) -> tuple[int, ...]:
+def layer_split(runs: Sequence[Run], rooms: Sequence[int], tail: int = 0) -> tuple[int, ...]:
     """Layers for each device, in order, so that each gets its part of the bytes by its room.
 
-    `runs` make up the model, first layers first. A layer stands where its middle falls.
+    `runs` make up the model, first layers first. A layer stands where its middle falls. `tail` are
+    bytes behind the layers, which are the last device's.
     """
-    total, whole = sum(count * size for count, size in runs), max(1, sum(rooms))
+    total, whole = sum(count * size for count, size in runs) + tail, max(1, sum(rooms))
     counts: list[int] = []
     room = 0
     for each in rooms[:-1]:

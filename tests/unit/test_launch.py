@@ -49,8 +49,8 @@ def test_llama_server_on_cards_takes_every_layer_and_is_told_how_many_each_holds
     assert value(start, "--n-gpu-layers") == "all"
     assert value(start, "--flash-attn") == "on"
     assert value(start, "--split-mode") == "layer"
-    # 64 layers, then the one that drafts and the output.
-    assert value(start, "--tensor-split") == "32,34"
+    # 64 layers, then the one that drafts and the output, which has the weight of two.
+    assert value(start, "--tensor-split") == "33,33"
 
 
 def test_the_fork_is_told_in_its_own_words_and_reads_its_keys_from_a_file():

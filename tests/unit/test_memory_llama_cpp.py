@@ -142,17 +142,42 @@ def test_layers_are_split_by_the_room_of_each_card():
     assert isinstance(small, OutOfMemory)
 
 
+def test_what_stands_behind_the_layers_is_the_last_cards():
+    output = LLAMA_8B.output_bytes(6560)
+    assert output == 128256 * 4096 * 6560 // 8000
+    asked = request(
+        LLAMA_8B, "f16", 24 * GIB, 2, weights_bytes=8 * GIB, max_model_len=8192, max_num_seqs=1
+    )
+    layer = (8 * GIB - output) // LLAMA_8B.layers
+    first, last = llama_cpp.fit(replace(asked, output_bytes=output)).devices
+    # Half of all bytes ends in the 17th of 32 layers, behind its middle.
+    assert first.bytes_of("weights") == 17 * layer
+    assert last.bytes_of("weights") == 15 * layer + output
+    logits = 128256 * 512 * 4
+    assert last.bytes_of("compute buffers") - first.bytes_of("compute buffers") == logits
+
+
+def test_the_models_own_draft_layers_are_the_last_cards():
+    first, last = llama_cpp.fit(
+        request(QWEN_27B, "q4_0", 24 * GIB, 2, draft_tokens=3, max_model_len=65536)
+    ).devices
+    assert first.bytes_of("draft") == 0
+    assert last.bytes_of("draft") > 0
+
+
 @given(
     st.lists(st.integers(min_value=1, max_value=GIB), min_size=1, max_size=80),
     st.lists(st.integers(min_value=1, max_value=100), min_size=1, max_size=4),
+    st.integers(min_value=0, max_value=4 * GIB),
 )
-def test_every_layer_stands_on_one_card_and_none_has_more_than_its_part(sizes, rooms):
-    counts = layer_split([(1, size) for size in sizes], rooms)
+def test_every_layer_stands_on_one_card_and_none_has_more_than_its_part(sizes, rooms, tail):
+    counts = layer_split([(1, size) for size in sizes], rooms, tail)
     assert sum(counts) == len(sizes)
+    assert min(counts) >= 0
     first = 0
     for index, count in enumerate(counts):
         part = sum(sizes[first : first + count])
-        share = sum(sizes) * rooms[index] / sum(rooms)
+        share = (sum(sizes) + tail) * rooms[index] / sum(rooms)
         # A layer at either end may stand on the card by half.
         assert part <= share + max(sizes) + 1
         first += count

@@ -61,6 +61,18 @@ def test_a_service_that_shares_plans_on_what_the_others_leave():
     assert first.memory.needed_bytes <= left < first.memory.needed_bytes + 2**29
 
 
+def test_of_each_shared_card_what_the_others_take_of_that_one_is_missing():
+    small = {"model": "qwen3-0.6b", "engine": "llama.cpp", "gpus": [0, 1]}
+    cards = ["RTX 3090", "RTX 3060 12GB"]
+    (alone,) = decided(cards, small)
+    big = {**small, "model": "qwen3.6-27b", "max_model_len": 16384, "max_num_seqs": 1}
+    first, second = decided(cards, big, {**small, "share_gpus": True})
+    assert first.devices[0].needed_bytes > first.devices[1].needed_bytes + 2**30
+    for card, before, after in zip(first.devices, alone.devices, second.devices, strict=True):
+        # What is to be had of a card is reckoned in steps of 256 MiB.
+        assert 0 <= before.available_bytes - after.available_bytes - card.needed_bytes < 2**28
+
+
 def test_two_services_on_the_cpu_share_its_ram():
     small = {"model": "smollm2", "gpus": "none"}
     first, second = decided("none", small, small, memory_gib=16)
