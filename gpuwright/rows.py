@@ -91,6 +91,8 @@ class GpuRow:
     sources: tuple[Claim, ...]
     unified_memory: bool = False
     """It has no memory but the node's."""
+    architecture: str | None = None
+    """Of the processor that it is joined with, as `uname -m` says it; None: any."""
     forward_compatibility: bool = False
     """Whether NVIDIA's compatibility package lets an older driver run a newer CUDA on it."""
     unknown: dict[str, str] = field(default_factory=dict)

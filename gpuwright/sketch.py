@@ -121,8 +121,9 @@ def _document(
     if len(cards) > 1:
         nvlink = take("interconnect", "pcie", "no NVLink between the cards") == "nvlink"
         p2p = nvlink or take("p2p", False, "no peer access between the cards")
-    architecture = "aarch64" if unified else "x86_64"
-    assumed.append(architecture if unified else f"{architecture} with AVX2")
+    joined = [card.row.architecture for card in cards if card.row and card.row.architecture]
+    architecture = joined[0] if joined else "x86_64"
+    assumed.append(architecture if joined else f"{architecture} with AVX2")
     assumed.append("root and systemd, and nothing of ours or on our port yet")
     own_kernel = environment in ("bare", "kvm")
     return {
@@ -155,7 +156,7 @@ def _document(
         "cpu": {
             "model": None,
             "threads": threads,
-            "flags": [] if unified else list(_ASSUMED_FLAGS),
+            "flags": [] if joined else list(_ASSUMED_FLAGS),
         },
         "memory": {"total_bytes": memory, "available_bytes": memory},
         "systemd": {"version": None, "running": True},

@@ -93,6 +93,15 @@ def test_a_card_that_shares_the_node_s_memory_brings_its_size():
     assert (host.memory_total_bytes, host.architecture) == (128 * GIB, "aarch64")
 
 
+@pytest.mark.parametrize(
+    ("card", "architecture"),
+    [("GH200", "aarch64"), ("GB300", "aarch64"), ("Thor", "aarch64"), ("H200", "x86_64")],
+)
+def test_a_card_that_is_joined_with_a_processor_brings_it(card, architecture):
+    host, _ = sketched(gpus=[card])
+    assert host.architecture == architecture
+
+
 def test_an_unlisted_card_is_a_mapping():
     card = {"name": "RTX 6090", "compute_capability": "13.0", "memory_gib": 48}
     host, _ = sketched(gpus=[card])
