@@ -1,18 +1,25 @@
 """How fast a card could write for one request: each token reads the weights that it uses once.
 
 An upper end, of memory bandwidth alone: caches, links and the engine's own work come on top, drafts
-take off. It tells what is hopelessly slow from what is not, and no more.
+take off. It tells what is hopelessly slow from what is not, and half the weights from all, no more.
 """
 
 from __future__ import annotations
 
 from gpuwright.catalogue import Matrix
 from gpuwright.engine_rows import ReleaseRow
+from gpuwright.feature_rows import Draft
 from gpuwright.host import Gpu
 from gpuwright.site import Combination, splits_tensors
 
 RAM_BYTES_PER_SECOND = 2 * 4_800_000_000 * 8
 """Taken for RAM, of which no node says it: two channels of DDR5-4800, eight bytes a transfer."""
+DRAFTED = 2
+"""How many times as fast a model writes with a draft that was trained for it, by what three rigs
+measured: 11.7 tokens a second became 22.6 on two P40
+(https://github.com/sudoingX/qwen38-mtp/pull/29), 47.6 became 87.1 on an RTX 4090
+(https://github.com/sudoingX/qwen38-mtp/pull/18), 76 became 172 on an RTX 5090
+(https://github.com/sudoingX/qwen38-mtp/pull/33)."""
 
 
 def tokens_per_second(combination: Combination, matrix: Matrix) -> int | None:
@@ -20,6 +27,20 @@ def tokens_per_second(combination: Combination, matrix: Matrix) -> int | None:
     together = bytes_per_second(combination.gpus, combination.release, matrix)
     read = bytes_per_token(combination)
     return together // read if together is not None and read else None
+
+
+def reaches(asked: int, combination: Combination, width: int | None, *, drafted: bool) -> bool:
+    """Whether what reads `width` bytes a second writes the tokens that are `asked` for each second,
+    by the same reckoning; what is unknown counts as reached."""
+    if width is None:
+        return True
+    return asked * bytes_per_token(combination) <= width * (DRAFTED if drafted else 1)
+
+
+def is_drafted(combination: Combination) -> bool:
+    """Whether it has a draft that was trained, and not what is found in the prompt alone."""
+    drafting = combination.drafting
+    return drafting is not None and drafting.row.draft is not Draft.PROMPT
 
 
 def bytes_per_second(gpus: tuple[Gpu, ...], release: ReleaseRow, matrix: Matrix) -> int | None:

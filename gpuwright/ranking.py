@@ -14,7 +14,7 @@ from gpuwright.engine_rows import BuildTagRow, ReleaseRow
 from gpuwright.fitting import Candidate
 from gpuwright.memory_request import slots_of
 from gpuwright.model_rows import CheckpointRow, ModelRow
-from gpuwright.pace import bytes_per_token
+from gpuwright.pace import bytes_per_second, bytes_per_token, is_drafted, reaches
 from gpuwright.routing import route
 from gpuwright.rows import Device, Effect, Preference, WorkloadRow
 from gpuwright.site import CardSet, Combination, Site
@@ -56,11 +56,12 @@ LEAST_MERIT = 10
 _COARSE_MILLIBITS = 3500
 """Thousandths of a bit; below it a larger model loses what it had over a smaller one."""
 
-_PREFERENCES: dict[Preference, Callable[[WorkloadRow, Candidate], int]] = {
-    Preference.CONTEXT: lambda workload, candidate: -candidate.fit.max_model_len,
-    Preference.REQUESTS: lambda workload, candidate: -candidate.requests(workload),
-    Preference.FORMAT: lambda workload, candidate: int(not candidate.formats.preferred),
-    Preference.CARDS: lambda workload, candidate: len(candidate.combination.gpus),
+_PREFERENCES: dict[Preference, Callable[[Site, Candidate], int]] = {
+    Preference.CONTEXT: lambda site, candidate: -candidate.fit.max_model_len,
+    Preference.REQUESTS: lambda site, candidate: -candidate.requests(site.pins.workload),
+    Preference.FORMAT: lambda site, candidate: int(not candidate.formats.preferred),
+    Preference.CARDS: lambda site, candidate: len(candidate.combination.gpus),
+    Preference.PACE: lambda site, candidate: _slower_than_wished(site, candidate.combination),
 }
 
 
@@ -131,6 +132,7 @@ def bound(site: Site, combination: Combination, cards: CardSet, least_in_ram: in
             Preference.REQUESTS: -requests,
             Preference.FORMAT: standing.unpreferred,
             Preference.CARDS: count,
+            Preference.PACE: 0,
         }
         wishes = tuple([most[each] for each in workload.prefer])
     return (
@@ -179,7 +181,7 @@ def rank(site: Site, least: Rank, candidate: Candidate) -> Rank:
         int(fit.below_advice),
         sum([row.effect is Effect.AVOID and not row.sets for row in candidate.hazards]),
         least[13],
-        tuple([_PREFERENCES[each](workload, candidate) for each in workload.prefer]),
+        tuple([_PREFERENCES[each](site, candidate) for each in workload.prefer]),
         int(not (formats.preferred or (candidate.roomy and formats.spared))),
         least[16],
         least[17],
@@ -223,3 +225,13 @@ def _slowness(workload: WorkloadRow, combination: Combination, cards: CardSet) -
     # As `tokens_per_second` has it, without its division.
     read = bytes_per_token(combination)
     return max(0, workload.least_tokens_per_second * read - 1) // cards.bytes_per_second
+
+
+def _slower_than_wished(site: Site, combination: Combination) -> int:
+    """Nobody knows how fast RAM is read: what is taken for it is enough for a floor, and no reason
+    for coarser weights."""
+    if not combination.gpus:
+        return 0
+    width = bytes_per_second(combination.gpus, combination.release, site.matrix)
+    wished = site.pins.workload.wished_tokens_per_second
+    return int(not reaches(wished, combination, width, drafted=is_drafted(combination)))

@@ -213,6 +213,8 @@ class Preference(StrEnum):
     """Requests at once, each with the workload's context."""
     FORMAT = "format"
     """Weights in the format to take on the card."""
+    PACE = "pace"
+    """`wished_tokens_per_second` for one request, if need be by coarser weights."""
     CARDS = "cards"
     """Fewer of them."""
 
@@ -247,10 +249,16 @@ class WorkloadRow:
     """Features without which a plan comes after those that have them."""
     least_tokens_per_second: int = 0
     """A plan that cannot write so fast for one request comes after those that can."""
+    wished_tokens_per_second: int = 0
+    """What the preference for pace asks for: more than that is no reason for coarser weights."""
     least_num_seqs: int = 1
     """A plan that holds fewer requests at once comes after those that hold them."""
     prefer: tuple[Preference, ...] = ()
     """What is compared right after the engine, before the format of weights; in this order."""
+
+    def faults(self) -> Iterator[str]:
+        if (Preference.PACE in self.prefer) != (self.wished_tokens_per_second > 0):
+            yield ".wished_tokens_per_second: stands exactly where pace is preferred"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -132,6 +132,32 @@ def test_who_waits_alone_gets_the_format_that_reads_least_even_where_finer_weigh
     assert planned_on(["A100 80GB"], {"model": "llama-3.1-8b"}).quantization == "bf16"
 
 
+def test_who_waits_alone_gets_the_finest_weights_that_write_at_the_wished_pace():
+    want = {"model": "qwen3.6-27b", "engine": "llama.cpp"}
+    workload = find(MATRIX.workloads, "single-user-latency")
+    model = find(MATRIX.models, "qwen3.6-27b")
+    assert workload is not None
+    assert model is not None
+    wished = workload.wished_tokens_per_second
+    alone = planned_on(["RTX 3090"] * 2, want | {"workload": "single-user-latency"})
+    shared = planned_on(["RTX 3090"] * 2, want)
+    sizes = {row.id: row.min_bytes or 0 for row in model.weights}
+    # 936 GB/s, one card after the other.
+    paces = {name: 936 * 10**9 // size for name, size in sizes.items() if size}
+    assert paces[alone.checkpoint] * 2 >= wished > paces[shared.checkpoint] * 2
+    assert alone.speculation is not None
+    assert alone.speculation.method == "mtp"
+    # Finer, and with no layers that draft for it.
+    undrafted = "qwen3.6-27b-q5_k_s"
+    assert wished > paces[undrafted] > paces[shared.checkpoint]
+    lost = why_not(alone, f"llama.cpp b11434 cuda13, {undrafted}, GPU 0+1")
+    assert lost.endswith("it has less of what the workload prefers")
+    # Where no weights write so fast, none are coarser for it.
+    slow = planned_on(["Tesla P40"] * 2, want | {"workload": "single-user-latency"})
+    patient = planned_on(["Tesla P40"] * 2, want)
+    assert slow.quantization == patient.quantization
+
+
 def test_throughput_takes_a_model_that_leaves_room_for_a_batch():
     plan = planned_on(["RTX 3090"], {"workload": "throughput"})
     least = next(row for row in MATRIX.workloads if row.id == "throughput").least_num_seqs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuwright.catalogue import Matrix
-from gpuwright.rows import Route, WorkloadRow
+from gpuwright.rows import Preference, Route, WorkloadRow
 from tools.pages.markdown import code, page, sources, span, table, tokens
 
 
@@ -42,8 +42,13 @@ def _cells(row: WorkloadRow) -> tuple[str, ...]:
         "on" if row.prefix_caching else "off",
         "held to one" if row.structured_output else "",
         _asked(row),
-        ", ".join(row.prefer),
+        ", ".join(_preferred(row, each) for each in row.prefer),
     )
+
+
+def _preferred(row: WorkloadRow, preference: Preference) -> str:
+    paced = preference is Preference.PACE
+    return f"{preference} ({row.wished_tokens_per_second} tokens a second)" if paced else preference
 
 
 def _asked(row: WorkloadRow) -> str:
