@@ -25,13 +25,14 @@ class Proof:
     """The interpreter's whole version."""
     date: str
     platform: str
-    """What it was proven on: distribution, C library, processor."""
+    """What it was proven on: distribution, C library, processor, and what emulated that."""
     flags: int
     """Options that the server's own parser has."""
     answers: dict[str, int]
     """Compute capability, or `cpu` -> choices of a backend that the engine made for it."""
     recorded: bool
-    """The flags and the choices are those of the release's record, every one."""
+    """The flags and the choices are those of the release's record, every one on a card that it has;
+    on another card the commonest choice was asked alone."""
     install_seconds: int
     installed_bytes: int
 

@@ -6,6 +6,7 @@ Nothing here knows an engine: what is asked stands in tools/standins/*_questions
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwright import questions
+from tools.emulation import HERE, Machine
 from tools.lock_resolve import LockError
 from tools.package_index import PackageIndex, UvError, uv
 from tools.standins import SOURCES, build_driver, build_nvml, scenario
@@ -31,6 +33,11 @@ PROGRAMS = (
 """What of the machine's own programs an engine finds: with more, a compiler for CUDA could be."""
 QUESTIONS = Path(questions.__path__[0])
 """Programs that nodes run in the same environments, which those here go on from."""
+PLATFORM = """
+import platform
+name = platform.freedesktop_os_release()["PRETTY_NAME"]
+print(f"{name}, glibc {platform.libc_ver()[1]}, {platform.machine()}")
+"""
 NOWHERE = "http://127.0.0.1:9/"
 """Where downloads of kernels are sent: nothing listens there."""
 MEMORY_GIB = 24
@@ -66,6 +73,7 @@ class EngineEnvironment:
     """Toolkit of the build; None: it runs on the CPU, without stand-ins."""
     directory: Path
     seconds: float = 0
+    machine: Machine = HERE
 
     @property
     def python(self) -> Path:
@@ -73,8 +81,23 @@ class EngineEnvironment:
 
     def installed(self) -> dict[str, str]:
         """Name of a package -> its version, as uv finds them."""
-        told = uv("pip", "list", "--format", "json", "--python", str(self.python))
+        words = ("pip", "list", "--format", "json", "--python", str(self.python))
+        told = uv(*words, variables=self.machine.variables())
         return {row["name"]: row["version"] for row in json.loads(told)}
+
+    def platform(self) -> str:
+        """What its Python says that it runs on, and what emulates that."""
+        done = subprocess.run(
+            [str(self.python), "-c", PLATFORM],
+            env={**os.environ, **self.machine.variables()},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        told = done.stdout.strip()
+        if self.machine.root is None:
+            return told
+        return f"{told}, emulated by {self.machine.emulator(told.rpartition(' ')[2])}"
 
     def bytes(self) -> int:
         """What it takes on a disk that holds nothing of it yet."""
@@ -122,6 +145,7 @@ class EngineEnvironment:
             "HF_HUB_OFFLINE": "1",
             "VLLM_LOGGING_LEVEL": "ERROR",
             "VLLM_NO_USAGE_STATS": "1",
+            **self.machine.variables(),
         }
         if self.cuda is None:
             return common | {"PATH": ":".join([str(self.directory / "venv/bin"), *path])}
@@ -144,12 +168,13 @@ class EngineEnvironment:
         }
 
 
-def absent_pythons(minors: Iterable[str]) -> tuple[str, ...]:
-    """Those of which nothing on this machine is an interpreter, as uv looks for one."""
+def absent_pythons(minors: Iterable[str], machine: Machine = HERE) -> tuple[str, ...]:
+    """Those of which nothing on the machine is an interpreter, as uv looks for one."""
 
     def there(minor: str) -> bool:
+        words = ("--no-python-downloads", "--system", machine.python(minor))
         try:
-            uv("python", "find", "--no-python-downloads", "--system", minor)
+            uv("python", "find", *words, variables=machine.variables())
         except UvError:
             return False
         return True
@@ -166,6 +191,7 @@ def install(
     *,
     python: str,
     index: PackageIndex,
+    machine: Machine = HERE,
 ) -> EngineEnvironment:
     """Install what `lock` says into `directory`, hash by hash, unless just that stands there."""
     stamp, seconds = directory / "installed", 0.0
@@ -173,39 +199,51 @@ def install(
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != key:
         began = time.monotonic()
         stamp.unlink(missing_ok=True)
-        _install(lock, directory, python, index)
+        _install(lock, directory, python, index, machine)
         seconds = time.monotonic() - began
         stamp.write_text(key, encoding="utf-8")
     # Always anew: they are of this checkout, and an environment may outlive it.
-    _stand_in(directory, driver=cuda is not None)
+    _stand_in(directory, machine, driver=cuda is not None)
     return EngineEnvironment(
-        engine=engine, release=release, cuda=cuda, directory=directory, seconds=seconds
+        engine=engine,
+        release=release,
+        cuda=cuda,
+        directory=directory,
+        seconds=seconds,
+        machine=machine,
     )
 
 
-def _install(lock: Path, directory: Path, python: str, index: PackageIndex) -> None:
+def _install(
+    lock: Path, directory: Path, python: str, index: PackageIndex, machine: Machine
+) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    uv("venv", "-q", "--clear", "--python", python, str(directory / "venv"))
+    venv = ("venv", "-q", "--clear", "--python", machine.python(python), str(directory / "venv"))
+    uv(*venv, variables=machine.variables())
     uv(
         *("pip", "sync", "-q", "--require-hashes", "--no-build", "--link-mode", "hardlink"),
         *("--python", str(directory / "venv/bin/python"), str(lock)),
         index=index,
         cache=directory.parent / "cache",
+        variables=machine.variables(),
     )
 
 
-def _stand_in(directory: Path, *, driver: bool) -> None:
+def _stand_in(directory: Path, machine: Machine, *, driver: bool) -> None:
     """Libraries, compiler and programs that the engine finds in place of the machine's."""
     for name in ("home", "no-cuda", "programs", "cuda/bin"):
         (directory / name).mkdir(parents=True, exist_ok=True)
-    if driver:
-        build_nvml(directory / "lib")
-        build_driver(directory / "lib", _toolkit_header(directory / "venv"))
-    shutil.copy2(SOURCES / "nvcc", directory / "cuda/bin/nvcc")
     for name in PROGRAMS:
-        found, link = shutil.which(name), directory / "programs" / name
+        found, link = machine.program(name) or shutil.which(name), directory / "programs" / name
         if found and not link.exists():
             link.symlink_to(Path(found).resolve())
+    if driver:
+        variables = machine.variables() or None
+        if variables:
+            variables |= {"PATH": str(directory / "programs")}
+        build_nvml(directory / "lib", variables=variables)
+        build_driver(directory / "lib", _toolkit_header(directory / "venv"), variables=variables)
+    shutil.copy2(SOURCES / "nvcc", directory / "cuda/bin/nvcc")
 
 
 def _toolkit_header(venv: Path) -> Path:

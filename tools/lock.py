@@ -21,6 +21,7 @@ from gpuwright.load import load_matrix
 from gpuwright.lock_rows import LOCKS, CompanionRow, ConstraintRow, LockRow, Proof
 from gpuwright.refusals import MatrixError, WantError
 from gpuwright.versions import parse_version, within
+from tools.emulation import HERE, Machine
 from tools.engine_environment import CPU, ENGINES, EngineEnvironment, absent_pythons, install
 from tools.lock_proof import prove
 from tools.lock_resolve import (
@@ -58,6 +59,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("release")
     parser.add_argument("--build-tag", help="default: the release's first")
     parser.add_argument("--architecture", default="x86_64", choices=("x86_64", "aarch64"))
+    parser.add_argument(
+        "--emulate",
+        type=Path,
+        metavar="ROOT",
+        help="folder with the root of a machine of that architecture, whose Pythons and compiler "
+        "qemu-user runs here; default: this machine",
+    )
     pythons = parser.add_mutually_exclusive_group()
     pythons.add_argument("--python", nargs="+", help="minor versions; default: the release's")
     pythons.add_argument(
@@ -86,7 +94,9 @@ def lock(told: argparse.Namespace) -> str:
     inputs, capabilities, cuda = inputs_of(told)
     index = index_of(told, pip_folders=cuda is None)
     _check_index(inputs, index)
-    check_pythons(told.add_python or inputs.pythons)
+    machine = Machine(root=told.emulate.absolute()) if told.emulate else HERE
+    machine.check(inputs.architecture)
+    check_pythons(told.add_python or inputs.pythons, machine)
     with scratch_folder(told.scratch) as scratch:
         inputs, resolution = lowest(inputs, index, scratch, base_of(inputs, told))
         asked = Asked(
@@ -95,6 +105,7 @@ def lock(told: argparse.Namespace) -> str:
             cuda=cuda,
             reasons=_reasons(told, inputs),
             kept=_kept(told, inputs, resolution) if told.add_python else {},
+            machine=machine,
         )
         row = publish(asked, index, scratch, lambda _: capabilities)
     return f"{row.id}: {row.packages} packages, {row.download_bytes} bytes to download"
@@ -121,7 +132,14 @@ def publish(
             continue
         try:
             environment = install(
-                inputs.engine, inputs.release, asked.cuda, scratch, file, python=python, index=index
+                inputs.engine,
+                inputs.release,
+                asked.cuda,
+                scratch,
+                file,
+                python=python,
+                index=index,
+                machine=asked.machine,
             )
             capabilities = capabilities or claimed(environment)
             proofs.append(prove(environment, locked_versions(text, python), capabilities, date))
@@ -207,11 +225,12 @@ def check_companions(
             raise LockError(f"{inputs.id}, Python {python}: {'; '.join(broken)}")
 
 
-def check_pythons(pythons: Sequence[str]) -> None:
-    """LockError where one of them is not on this machine: what is not run is not proven."""
-    absent = absent_pythons(pythons)
+def check_pythons(pythons: Sequence[str], machine: Machine = HERE) -> None:
+    """LockError where one of them is not on the machine: what is not run is not proven."""
+    absent = absent_pythons(pythons, machine)
     if absent:
-        raise LockError(f"Python {', '.join(absent)}: needed on PATH to prove a lock, found none")
+        where = f"in {machine.root}" if machine.root else "on PATH"
+        raise LockError(f"Python {', '.join(absent)}: needed {where} to prove a lock, found none")
 
 
 def _kept(told: argparse.Namespace, inputs: LockInputs, resolution: Resolution) -> dict[str, Proof]:

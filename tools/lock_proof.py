@@ -6,8 +6,8 @@ since, and then no attention backend is left.
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 
 from gpuwright.lock_rows import Proof
 from gpuwright.records import Cell, Record, load_record, recorded
@@ -32,12 +32,11 @@ def prove(
     told = environment.ask({"flags": True}, capability=capabilities[0])
     if record is not None:
         _check_flags(told["flags"], record)
-    answers = {capability: _answers(environment, capability, record) for capability in capabilities}
-    name = platform.freedesktop_os_release()["PRETTY_NAME"]
+    answers = _answers(environment, capabilities, record)
     return Proof(
         python=told["python"],
         date=date,
-        platform=f"{name}, glibc {platform.libc_ver()[1]}, {platform.machine()}",
+        platform=environment.platform(),
         flags=len(told["flags"]),
         answers=answers,
         recorded=record is not None,
@@ -69,21 +68,28 @@ def _check_flags(told: list[dict[str, object]], record: Record) -> None:
         raise LockError(f"flags differ from the record's: {', '.join(sorted(found ^ known))}")
 
 
-def _answers(environment: EngineEnvironment, capability: str, record: Record | None) -> int:
-    """How many choices it made; all that the record has of this card, where there is a record."""
-    cells = [_plain(capability)]
+def _answers(
+    environment: EngineEnvironment, capabilities: Sequence[str], record: Record | None
+) -> dict[str, int]:
+    """How many choices it made on each card, all of them the record's where it has the card."""
     table = record.table() if record else {}
-    if record:
-        cells = [c for c in table if (c.capability, c.toolchain) == (capability, TOOLCHAIN)]
+    cells = asked_of(capabilities, table)
     for cell, told in answers(environment, cells).items():
-        found = (*outcome(told), told.get("version"))
-        if record:
-            answer = table[cell]
+        if cell in table:
+            answer, found = table[cell], (*outcome(told), told.get("version"))
             if found != (answer.chosen, answer.constructs, answer.version):
                 raise LockError(f"{cell}: recorded {answer.chosen}, found {told}")
         elif told["chosen"] is None or told.get("constructs") is False:
             raise LockError(f"{cell}: {told}")
-    return len(cells)
+    made = Counter(cell.capability for cell in cells)
+    return {capability: made[capability] for capability in capabilities}
+
+
+def asked_of(capabilities: Sequence[str], recorded: Collection[Cell]) -> list[Cell]:
+    """All that is recorded of a card, else the one that is commonest."""
+    known = [c for c in recorded if c.capability in capabilities and c.toolchain == TOOLCHAIN]
+    unknown = set(capabilities) - {cell.capability for cell in known}
+    return [*known, *(_plain(each) for each in capabilities if each in unknown)]
 
 
 def _plain(capability: str) -> Cell:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 
 from gpuwright.lock_rows import LockRow, Proof
+from tools.emulation import HERE, Machine
 from tools.lock_resolve import LockInputs, Resolution, digest, download_bytes
 from tools.package_index import PackageIndex
 
@@ -20,6 +21,8 @@ class Asked:
     cuda: str | None
     reasons: dict[str, str]
     """What it is not for: why."""
+    machine: Machine = HERE
+    """Where it is proven."""
     kept: dict[str, Proof] = dataclasses.field(default_factory=dict)
     """Python -> a proof of just these wheels, which need not be made again."""
 

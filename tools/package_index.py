@@ -13,8 +13,10 @@ import ssl
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from gpuwright.python_index import default_index_url
 
@@ -102,15 +104,20 @@ def _one_line(said: str) -> str:
     return ": ".join(words)
 
 
-def uv(*arguments: str, index: PackageIndex | None = None, cache: Path | None = None) -> str:
+def uv(
+    *arguments: str,
+    index: PackageIndex | None = None,
+    cache: Path | None = None,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """What uv said on standard output; UvError where it ended badly."""
-    variables = index.variables() if index else dict(os.environ)
+    found = (index.variables() if index else dict(os.environ)) | dict(variables)
     if cache is not None:
         # Beside the environments: only on one filesystem can files be shared by hard links.
-        variables["UV_CACHE_DIR"] = str(cache)
+        found["UV_CACHE_DIR"] = str(cache)
     done = subprocess.run(
         [sys.executable, "-m", "uv", *arguments, *(index.words() if index else [])],
-        env=variables,
+        env=found,
         capture_output=True,
         text=True,
         check=False,

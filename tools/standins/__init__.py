@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 SOURCES = Path(__file__).parent
@@ -12,15 +13,23 @@ _COMPILE = ("gcc", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror")
 _GIB = 2**30
 
 
-def build_nvml(directory: Path, *flags: str, version: str = "580.95.05") -> Path:
-    """Compile the management library into `directory` under its two names; the directory."""
+def build_nvml(
+    directory: Path,
+    *flags: str,
+    version: str = "580.95.05",
+    variables: Mapping[str, str] | None = None,
+) -> Path:
+    """Compile the management library into `directory` under its two names; the directory.
+    `variables` are the compiler's, where it is not to be this machine's."""
     library = directory / f"libnvidia-ml.so.{version}"
-    _compile(SOURCES / "nvml.c", library, "libnvidia-ml.so.1", *flags)
+    _compile(SOURCES / "nvml.c", library, "libnvidia-ml.so.1", *flags, variables=variables)
     _link(directory / "libnvidia-ml.so.1", library)
     return directory
 
 
-def build_driver(directory: Path, header: Path, *flags: str) -> Path:
+def build_driver(
+    directory: Path, header: Path, *flags: str, variables: Mapping[str, str] | None = None
+) -> Path:
     """Compile the driver library with every function that `header`, a cuda.h, names; the directory.
     `flags` may define CAPABILITY and DRIVER_VERSION."""
     ours = set(_FUNCTION.findall((SOURCES / "driver.c").read_text(encoding="utf-8")))
@@ -29,7 +38,8 @@ def build_driver(directory: Path, header: Path, *flags: str) -> Path:
     lines = "".join(f"REST({name})\n" for name in sorted(rest))
     (directory / "rest.inc").write_text(lines, encoding="utf-8")
     library = directory / "libcuda.so.1"
-    _compile(SOURCES / "driver.c", library, "libcuda.so.1", f"-I{directory}", *flags)
+    included = f"-I{directory}"
+    _compile(SOURCES / "driver.c", library, library.name, included, *flags, variables=variables)
     _link(directory / "libcuda.so", library)
     return directory
 
@@ -52,10 +62,16 @@ def scenario(name: str, capability: str, memory_gib: int, *, cards: int = 1) -> 
     return "\n".join(lines) + "\n"
 
 
-def _compile(source: Path, library: Path, soname: str, *flags: str) -> None:
+def _compile(
+    source: Path,
+    library: Path,
+    soname: str,
+    *flags: str,
+    variables: Mapping[str, str] | None = None,
+) -> None:
     library.parent.mkdir(parents=True, exist_ok=True)
     command = [*_COMPILE, f"-Wl,-soname,{soname}", *flags, "-o", str(library), str(source)]
-    subprocess.run(command, check=True)
+    subprocess.run(command, check=True, env=variables)
 
 
 def _link(link: Path, target: Path) -> None:

@@ -1,0 +1,77 @@
+"""Where an engine's environment runs: on this machine, or as on one of another architecture, whose
+root lies in a folder and whose programs qemu-user runs here (binfmt_misc)."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.lock_resolve import LockError
+
+BINFMT = Path("/proc/sys/fs/binfmt_misc")
+_NAMED_BY_PACKAGES_ALONE = {"cc": "gcc", "c++": "g++", "cpp": "gcc"}
+"""Links that a package's script would have made: in a root that was only unpacked they are not."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """A folder's root; this machine where there is none."""
+
+    root: Path | None = None
+
+    def python(self, minor: str) -> str:
+        """The interpreter as uv is told of it."""
+        return str(self.root / f"usr/bin/python{minor}") if self.root else minor
+
+    def program(self, name: str) -> Path | None:
+        """The root's own program, links followed; never what a link of it leads to outside."""
+        if self.root is None:
+            return None
+        inside = self.root.resolve()
+        for each in (name, _NAMED_BY_PACKAGES_ALONE.get(name, name)):
+            for folder in ("usr/bin", "usr/sbin", "bin", "sbin"):
+                found = (inside / folder / each).resolve()
+                if found.is_file() and found.is_relative_to(inside):
+                    return found
+        return None
+
+    def variables(self) -> dict[str, str]:
+        """What its programs need: where they find their libraries, and the rest of their root."""
+        if self.root is None:
+            return {}
+        told = {name: os.environ[name] for name in ("QEMU_CPU",) if name in os.environ}
+        return {"QEMU_LD_PREFIX": str(self.root), **told}
+
+    def check(self, architecture: str) -> None:
+        """LockError where programs of `architecture` do not run as this machine's."""
+        if self.root is None:
+            if architecture != platform.machine():
+                raise LockError(
+                    f"{architecture}: needed to prove a lock for it, found {platform.machine()}; "
+                    "--emulate ROOT names a folder with the root of such a machine"
+                )
+            return
+        self.emulator(architecture)
+        if self.program("gcc") is None:
+            raise LockError(f"{self.root}: needed its own gcc there, found none")
+
+    def emulator(self, architecture: str) -> str:
+        """What runs its programs, in words: qemu-aarch64 7.2.22."""
+        row = BINFMT / f"qemu-{architecture}"
+        lines = row.read_text(encoding="utf-8").splitlines() if row.exists() else []
+        told = dict(line.split(maxsplit=1) for line in lines if " " in line)
+        if lines[:1] != ["enabled"] or "interpreter" not in told:
+            raise LockError(
+                f"{row}: needed enabled, so that programs for {architecture} run here (Debian's "
+                f"qemu-user-static registers it), found {lines[0] if lines else 'none'}"
+            )
+        words = subprocess.run(
+            [told["interpreter"], "--version"], capture_output=True, text=True, check=True
+        ).stdout.split()
+        return f"{words[0]} {words[2]}"
+
+
+HERE = Machine()
