@@ -65,6 +65,18 @@ def test_compression_takes_one_card_where_it_holds_the_context():
     assert len(planned("2x3090-nvlink", want).gpus) == 2
 
 
+@pytest.mark.parametrize("card", ["H100 80GB", "RTX 3090"])
+def test_a_small_model_leaves_the_other_cards_of_a_large_box_free(card):
+    small = planned_on([card] * 8, {"model": "qwen3-0.6b"})
+    assert len(small.gpus) == 1
+    # More cards are taken for a longer context, and no more than it asks for.
+    long, short = (
+        planned_on([card] * 8, {"model": "llama-3.1-8b", "max_model_len": tokens})
+        for tokens in (131072, 8192)
+    )
+    assert 8 > len(long.gpus) >= len(short.gpus) == 1
+
+
 def test_the_longest_context_comes_before_finer_weights():
     want = {"model": "qwen3.6-27b", "engine": "llama.cpp"}
     long = planned("1x3090", want | {"workload": "long-context"})
