@@ -3,14 +3,13 @@
 Written byte by byte, so that its hash is the same on every machine and no library is needed.
 """
 
-import hashlib
 import random
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
+from tests.lab import tiny_rows
 
 MODEL = "tiny-gguf"
 FILE = "tiny-f16.gguf"
@@ -121,46 +120,24 @@ def content() -> bytes:
 
 def write_row(path: Path, url: str) -> Path:
     """Its row, as an operator's file of further models has it; the file is at `url`."""
-    file = content()
-    said = {"url": "https://example.org/tiny", "says": "made by this test", "read": "2026-11-30"}
-    groups = [{"kind": "full", "layers": LAYERS, "kv_heads": KV_HEADS, "head_size": HEAD}]
-    row = {
-        "id": MODEL,
-        "name": MODEL,
-        "aliases": [],
-        "family": "llama",
-        "licence": "none",
-        "merit": 1,
-        "max_context_tokens": CONTEXT,
-        "architecture": {
-            "attention_heads": HEADS,
-            "hidden_size": HIDDEN,
-            "vocabulary": len(TOKENS),
-            "parameters_millions": 1,
-            "groups": groups,
+    held = content()
+    row = tiny_rows.model(
+        MODEL,
+        context=CONTEXT,
+        vocabulary=len(TOKENS),
+        hidden=HIDDEN,
+        layers=LAYERS,
+        heads=HEADS,
+        kv_heads=KV_HEADS,
+        head=HEAD,
+        checkpoint={
+            "id": f"{MODEL}-f16",
+            "format": "gguf",
+            "quantization": "f16",
+            "repo": "lab/tiny-gguf",
+            "size": f"{len(held)} B",
+            "engines": {"llama.cpp": "", "ik_llama.cpp": ""},
+            "files": [tiny_rows.file(FILE, held, {"kind": "url", "url": url})],
         },
-        "sources": [said | {"covers": ["architecture"]}],
-        "checkpoints": [
-            {
-                "id": f"{MODEL}-f16",
-                "aliases": [],
-                "format": "gguf",
-                "quantization": "f16",
-                "repo": "lab/tiny-gguf",
-                "size": f"{len(file)} B",
-                "confidence": "verified",
-                "engines": {"llama.cpp": "", "ik_llama.cpp": ""},
-                "files": [
-                    {
-                        "path": FILE,
-                        "bytes": len(file),
-                        "sha256": hashlib.sha256(file).hexdigest(),
-                        "sources": [{"kind": "url", "url": url}],
-                    }
-                ],
-                "sources": [said | {"covers": ["files", "size"]}],
-            }
-        ],
-    }
-    path.write_text(yaml.safe_dump([row], sort_keys=False))
-    return path
+    )
+    return tiny_rows.write(path, row)

@@ -3,14 +3,13 @@
 Written byte by byte, so that its hashes are the same on every machine and no library is needed.
 """
 
-import hashlib
 import json
 import random
 import struct
 from pathlib import Path
 from typing import Any
 
-import yaml
+from tests.lab import tiny_rows
 
 MODEL = "tiny-llama"
 CHECKPOINT = "tiny-llama-bf16"
@@ -124,59 +123,34 @@ def files() -> dict[str, bytes]:
 
 def row(commit: str) -> dict[str, Any]:
     """Its row, as an operator's file of further models has it; its files are on the lab's hub."""
-    said = {"url": "https://example.org/tiny", "says": "made by this test", "read": "2026-11-30"}
     contents = files()
-    return {
-        "id": MODEL,
-        "name": MODEL,
-        "aliases": [],
-        "family": "llama",
-        "licence": "none",
-        "merit": 1,
-        "max_context_tokens": CONTEXT,
-        "architecture": {
-            "attention_heads": HEADS,
-            "hidden_size": HIDDEN,
-            "vocabulary": len(WORDS),
-            "parameters_millions": 1,
-            "groups": [{"kind": "full", "layers": LAYERS, "kv_heads": KV_HEADS, "head_size": HEAD}],
+    at = {"kind": "hub", "repo": REPOSITORY, "revision": commit}
+    return tiny_rows.model(
+        MODEL,
+        context=CONTEXT,
+        vocabulary=len(WORDS),
+        hidden=HIDDEN,
+        layers=LAYERS,
+        heads=HEADS,
+        kv_heads=KV_HEADS,
+        head=HEAD,
+        checkpoint={
+            "id": CHECKPOINT,
+            "format": "safetensors",
+            "quantization": "bf16",
+            "repo": REPOSITORY,
+            "size": f"{len(contents['model.safetensors'])} B",
+            "engines": {"vllm": "", "sglang": ""},
+            "files": [
+                tiny_rows.file(path, content, at | {"path": path})
+                for path, content in contents.items()
+            ],
         },
-        "sources": [said | {"covers": ["architecture"]}],
-        "checkpoints": [
-            {
-                "id": CHECKPOINT,
-                "aliases": [],
-                "format": "safetensors",
-                "quantization": "bf16",
-                "repo": REPOSITORY,
-                "size": f"{len(contents['model.safetensors'])} B",
-                "confidence": "verified",
-                "engines": {"vllm": "", "sglang": ""},
-                "files": [
-                    {
-                        "path": path,
-                        "bytes": len(content),
-                        "sha256": hashlib.sha256(content).hexdigest(),
-                        "sources": [
-                            {
-                                "kind": "hub",
-                                "repo": REPOSITORY,
-                                "revision": commit,
-                                "path": path,
-                            }
-                        ],
-                    }
-                    for path, content in contents.items()
-                ],
-                "sources": [said | {"covers": ["files", "size"]}],
-            }
-        ],
-    }
+    )
 
 
 def write_row(path: Path, commit: str) -> Path:
-    path.write_text(yaml.safe_dump([row(commit)], sort_keys=False))
-    return path
+    return tiny_rows.write(path, row(commit))
 
 
 def write_files(directory: Path) -> Path:
