@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 from collections.abc import Collection, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from pyinfra import host
 from pyinfra.api import FunctionCommand, Host, QuoteString, State, StringCommand, operation
 
 from deploys.operations.programs import connection, program, run_program
+from gpuwright.onnode.retire import old_ones
 from gpuwright.onnode.storage import sha256_of
 
 
@@ -100,13 +100,13 @@ def _bring(state: State, host: Host, spec: dict[str, Any], packed: Path) -> bool
 
 def old_builds(packed: Iterable[Path], wanted: Collection[Path], keep: int) -> list[Path]:
     """Of packed builds that are not `wanted` all but the newest `keep` of each engine."""
-    engines: dict[str, list[tuple[int, Path]]] = {}
+    made: dict[str, tuple[int, Path]] = {}
     for path in packed:
-        family = re.match(r"(.+?)-b?\d", path.name)
-        if family and path not in wanted:
+        if path not in wanted:
             with contextlib.suppress(FileNotFoundError):  # another run was quicker
-                engines.setdefault(family[1], []).append((path.stat().st_mtime_ns, path))
-    return [path for each in engines.values() for _, path in sorted(each, reverse=True)[keep:]]
+                made[path.name] = path.stat().st_mtime_ns, path
+    old = old_ones([(when, name) for name, (when, _) in made.items()], keep)
+    return [made[name][1] for name in old]
 
 
 def sum_of(packed: Path) -> Path:

@@ -47,6 +47,17 @@ def _names(directory: str) -> list[str]:
         return []
 
 
+def old_ones(aged: list[tuple[int, str]], keep: int) -> list[str]:
+    """Of names, each with the time of its making, all but the newest `keep` of each engine, toolkit
+    or whatever stands before a version. Names without a version are nothing that we made."""
+    families: dict[str, list[tuple[int, str]]] = {}
+    for made, name in aged:
+        family = _FAMILY.match(name)
+        if family:
+            families.setdefault(family.group(1), []).append((made, name))
+    return [name for each in families.values() for _, name in sorted(each, reverse=True)[keep:]]
+
+
 def retire(spec: dict[str, Any], own: str) -> list[str]:
     """Remove what is old; the paths.
 
@@ -62,22 +73,19 @@ def retire(spec: dict[str, Any], own: str) -> list[str]:
         taken.add(os.path.basename(own.rstrip("/")))
         if room["engines"]:
             taken.update(name.rpartition("-")[0] for name in _names(str(room["engines"])))
-        families: dict[str, list[tuple[int, str]]] = {}
+        aged = []
         for name in _names(directory):
-            family = _FAMILY.match(name)
             path = f"{directory}/{name}"
-            if not family or name in taken or _HALF_MADE.search(name) or os.path.islink(path):
+            if name in taken or _HALF_MADE.search(name) or os.path.islink(path):
                 continue
             try:
-                age = os.stat(f"{path}/{room['complete']}").st_mtime_ns
+                aged.append((os.stat(f"{path}/{room['complete']}").st_mtime_ns, name))
             except OSError:
                 continue  # half made by another run, or no directory
-            families.setdefault(family.group(1), []).append((age, name))
-        for names in families.values():
-            for _, name in sorted(names, reverse=True)[int(room["keep"]) :]:
-                with contextlib.suppress(FileNotFoundError):  # another run was quicker
-                    _remove(f"{directory}/{name}")
-                    removed.append(f"{directory}/{name}")
+        for name in old_ones(aged, int(room["keep"])):
+            with contextlib.suppress(FileNotFoundError):  # another run was quicker
+                _remove(f"{directory}/{name}")
+                removed.append(f"{directory}/{name}")
     for place in spec["leftovers"]:
         for path in glob.glob(str(place)):
             with contextlib.suppress(FileNotFoundError):
