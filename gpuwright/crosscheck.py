@@ -14,7 +14,7 @@ from gpuwright.hazard_rows import RANGES, HazardRow
 from gpuwright.host import OWN_KERNEL
 from gpuwright.model_rows import Role
 from gpuwright.onnode.machine import CONTAINERS
-from gpuwright.rows import GpuRow, Scalar
+from gpuwright.rows import VENDOR, WHEELS, GpuRow, Scalar
 from gpuwright.versions import at_least, check_range, parse_version
 
 MEASURED = frozenset(MemoryModel) - {MemoryModel.LLAMA_CPP, MemoryModel.UNKNOWN}
@@ -65,6 +65,8 @@ def cross_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
         yield from _range(f"{path}.capabilities", cuda.capabilities)
         for index, bad in enumerate(cuda.known_bad):
             yield from _range(f"{path}.known_bad[{index}].capabilities", bad.capabilities)
+        places = [WHEELS, VENDOR, *(row.id for row in matrix.distros)]
+        yield from _dangling(f"{path}.nvcc_from", cuda.nvcc_from, places)
     for toolkit in matrix.toolkits:
         path = labels[id(toolkit)]
         known = {row.id: row.nvcc_from for row in matrix.cuda}

@@ -117,13 +117,8 @@ class GenerationRow:
     unknown: dict[str, str] = field(default_factory=dict)
 
 
-class CompilerSource(StrEnum):
-    """Where a node can have the CUDA compiler from."""
-
-    WHEELS = "wheels"
-    DEBIAN_12 = "debian-12"
-    DEBIAN_13 = "debian-13"
-    VENDOR = "vendor"
+WHEELS, VENDOR = "wheels", "vendor"
+"""Where a node can have the CUDA compiler from, beside a distribution's own packages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,7 +141,8 @@ class CudaRow:
     capabilities: str
     host_compilers: dict[str, str]
     """Newest major version of each host compiler that its own compiler accepts."""
-    nvcc_from: tuple[CompilerSource, ...]
+    nvcc_from: tuple[str, ...]
+    """Where a node can have its compiler: wheels, vendor, or the id of a distribution."""
     forward_compatibility: tuple[GpuKind, ...]
     sources: tuple[Claim, ...]
     known_bad: tuple[KnownBad, ...] = ()

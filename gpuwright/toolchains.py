@@ -13,7 +13,7 @@ from gpuwright.host import Host
 from gpuwright.layout import Layout
 from gpuwright.refusals import Needs, Reason, Unlisted
 from gpuwright.remedies import Remedy
-from gpuwright.rows import CompilerSource, CudaRow, DistroRow
+from gpuwright.rows import VENDOR, WHEELS, CudaRow, DistroRow
 from gpuwright.toolkit_rows import ToolkitRow
 from gpuwright.want import Want
 
@@ -65,9 +65,9 @@ def toolchain(
 
 
 def _can_be_had(row: ToolkitRow, distro: DistroRow, want: Want) -> bool:
-    if row.origin is CompilerSource.VENDOR:
+    if row.origin == VENDOR:
         return want.cuda_repository
-    return row.origin is CompilerSource.WHEELS or row.origin == distro.id
+    return row.origin in (WHEELS, distro.id)
 
 
 def _own_driver(row: ToolkitRow, cuda: CudaRow, distro: DistroRow) -> Reason:
@@ -80,12 +80,9 @@ def _own_driver(row: ToolkitRow, cuda: CudaRow, distro: DistroRow) -> Reason:
 
 
 def _nowhere(cuda: CudaRow, rows: list[ToolkitRow], distro: DistroRow, host: Host) -> Reason:
-    places = {
-        CompilerSource.WHEELS: "NVIDIA's wheels",
-        CompilerSource.VENDOR: "NVIDIA's package repository",
-    }
+    places = {WHEELS: "NVIDIA's wheels", VENDOR: "NVIDIA's package repository"}
     needed = " or ".join(places.get(row.origin, row.origin) for row in rows)
-    vendor = any(row.origin is CompilerSource.VENDOR for row in rows)
+    vendor = any(row.origin == VENDOR for row in rows)
     words = "NVIDIA's package repository on the node, and `cuda_repository: true`"
     return Needs(
         subject=f"compiler of CUDA {cuda.id}",

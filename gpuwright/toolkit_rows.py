@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpuwright.plan import ModelFile, Source
-from gpuwright.rows import Claim, CompilerSource, hash_faults
+from gpuwright.rows import WHEELS, Claim, hash_faults
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +42,8 @@ class ToolkitRow:
 
     id: str
     cuda: str
-    origin: CompilerSource
+    origin: str
+    """Wheels, vendor, or the id of the distribution whose packages it is."""
     architectures: tuple[str, ...]
     root: str
     """Its directory: on the node, or within the wheels."""
@@ -73,7 +74,7 @@ class ToolkitRow:
         return self.unpacked_bytes or 2 * self.bytes
 
     def faults(self) -> Iterator[str]:
-        wheels = self.origin is CompilerSource.WHEELS
+        wheels = self.origin == WHEELS
         if wheels != bool(self.wheels):
             yield ".wheels: stand exactly where origin is wheels"
         if wheels == self.root.startswith("/"):

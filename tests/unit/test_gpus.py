@@ -12,7 +12,7 @@ from gpuwright.gpu_names import find_gpu
 from gpuwright.load import load_matrix
 from gpuwright.quoting import quoted
 from gpuwright.refusals import WantError
-from gpuwright.rows import CompilerSource, GpuKind, KernelModule
+from gpuwright.rows import VENDOR, WHEELS, GpuKind, KernelModule
 from gpuwright.versions import at_least, within
 from tests.unit.decisions import planned
 
@@ -199,8 +199,8 @@ def test_a_newer_toolkit_asks_for_no_older_driver_and_takes_no_older_compiler():
 
 def test_every_toolkit_can_be_had_somewhere_and_wheels_begin_with_13():
     for cuda in load_matrix().cuda:
-        assert CompilerSource.VENDOR in cuda.nvcc_from
-        assert (CompilerSource.WHEELS in cuda.nvcc_from) == at_least(cuda.id, "13.0")
+        assert VENDOR in cuda.nvcc_from
+        assert (WHEELS in cuda.nvcc_from) == at_least(cuda.id, "13.0")
 
 
 def test_every_card_is_known_to_a_toolkit():

@@ -6,7 +6,7 @@ import pytest
 
 from gpuwright.host import Host
 from gpuwright.load import load_matrix
-from gpuwright.rows import CompilerSource
+from gpuwright.rows import WHEELS
 from gpuwright.selection import decide
 from gpuwright.sketch import read_sketch
 from gpuwright.toolchains import host_compiler
@@ -121,7 +121,7 @@ def test_no_toolkit_is_used_for_cards_that_it_miscompiles():
 
 
 def test_toolkits_of_wheels_name_every_wheel_by_its_hash():
-    rows = [row for row in MATRIX.toolkits if row.origin is CompilerSource.WHEELS]
+    rows = [row for row in MATRIX.toolkits if row.origin == WHEELS]
     assert {row.architectures for row in rows} == {("x86_64",), ("aarch64",)}
     assert all(len({wheel.sha256 for wheel in row.wheels}) == 6 for row in rows)
 
