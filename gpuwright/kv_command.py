@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuwright.cli import EXIT_OK, EXIT_REFUSED
-from gpuwright.kv_question import KvQuestion, read_kv_question
+from gpuwright.kv_arguments import read_kv_question
+from gpuwright.kv_question import KvQuestion
 from gpuwright.load import load_matrix
 from gpuwright.memory.cache import Cache
 from gpuwright.quoting import nearest, quoted

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwright.cli import main
+from gpuwright.kv_arguments import read_kv_question
 from gpuwright.kv_command import configure, read_numbers
-from gpuwright.kv_question import read_kv_question
 from gpuwright.load import load_matrix
 from tools.golden import KV_PAGE, cli_page
 
