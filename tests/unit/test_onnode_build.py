@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 
 from gpuwright import carry
 from gpuwright.onnode.archives import unpack
+from gpuwright.onnode.compiling import c_compiler, first_error, source_directory, steps
 from gpuwright.onnode.outcome import NodeError
-from gpuwright.onnode.workshop import Workshop, c_compiler, first_error, source_directory, steps
+from gpuwright.onnode.workshop import Workshop
 from tests.unit.onnode_rig import in_namespace, program_environment, put, run
 
 CMAKE = """cmake_minimum_required(VERSION 3.18)
