@@ -18,12 +18,13 @@ from gpuwright.disk_rules import Making, disk_reason
 from gpuwright.engine_rows import BuildTagRow, MemoryModel, ReleaseRow
 from gpuwright.feature_choice import OFFLOAD
 from gpuwright.feature_rows import Grade
-from gpuwright.fitting import Candidate, best_fit, misfit, too_large
+from gpuwright.fitting import Candidate, best_fit, misfit
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.pins import pinned_gpus
 from gpuwright.plan import Rejection
 from gpuwright.refusals import CpuNotAsked, Needs, NoCard, Reason, Superseded, rejection_of
 from gpuwright.rows import Device
+from gpuwright.shortages import too_large
 from gpuwright.site import CardSet, Combination, Site, release_label
 from gpuwright.toolchains import Toolchain, toolchain
 

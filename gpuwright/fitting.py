@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 from gpuwright import model_rules
 from gpuwright.attention_rows import AttentionBackendRow
@@ -13,17 +12,13 @@ from gpuwright.feature_choice import OFFLOAD, PREFIX_CACHING, VISION
 from gpuwright.hazard_rows import HazardRow
 from gpuwright.hazards import met, settings_of, surroundings
 from gpuwright.memory import coarse, llama_cpp, sglang, vllm, vllm_cpu
-from gpuwright.memory.request import MIB, Fit, MemoryRequest
+from gpuwright.memory.request import Fit, MemoryRequest
 from gpuwright.memory_request import memory_request, slots_of
 from gpuwright.refusals import Hazardous, Needs, OutOfMemory, Reason
-from gpuwright.remedies import Remedy
 from gpuwright.rows import Effect, KvCacheDtypeRow, Scalar, WorkloadRow
 from gpuwright.site import CardSet, Combination, Site, splits_tensors
 from gpuwright.ways import Way, ways_of
 from gpuwright.weight_formats import Formats, formats_of
-
-_ROUNDING_BYTES = MIB
-"""More than an engine's shares of the weights lose where they are rounded down."""
 
 _FITS: dict[MemoryModel, Callable[[MemoryRequest], Fit | Reason]] = {
     MemoryModel.VLLM: vllm.fit,
@@ -138,74 +133,6 @@ def best_fit(site: Site, combination: Combination, cards: CardSet) -> Candidate 
     return first
 
 
-class TooLarge:
-    """The Reason where weights alone are more than cards hold: what exactly is short, which is for
-    people to read, is worked out where it is read."""
-
-    __slots__ = ("_reason", "_work")
-
-    def __init__(self, work: Callable[[], Reason]) -> None:
-        self._work = work
-        self._reason: Reason | None = None
-
-    @property
-    def reason(self) -> Reason:
-        if self._reason is None:
-            self._reason = self._work()
-        return self._reason
-
-    @property
-    def needed(self) -> str | None:
-        return getattr(self.reason, "needed", None)
-
-    @property
-    def found(self) -> str | None:
-        return getattr(self.reason, "found", None)
-
-    @property
-    def row(self) -> str | None:
-        return getattr(self.reason, "row", None)
-
-    def sentence(self) -> str:
-        return self.reason.sentence()
-
-    def remedies(self) -> tuple[Remedy, ...]:
-        return self.reason.remedies()
-
-
-def too_large(site: Site, combination: Combination, cards: CardSet) -> TooLarge | None:
-    """Why nothing fits, if the weights alone are more than the cards hold, whatever is drafted and
-    cached."""
-    checkpoint, release = combination.checkpoint, combination.release
-    weights = checkpoint.max_bytes or 0
-    if release.memory_model is MemoryModel.LLAMA_CPP:
-        weights -= checkpoint.host_bytes
-    if combination.offload or release.memory_model is MemoryModel.COARSE_EXPERTS_IN_RAM:
-        weights -= checkpoint.expert_bytes(combination.model.architecture)
-    if not cards.gpus or weights - _ROUNDING_BYTES <= cards.most_weights_bytes:
-        return None
-    return TooLarge(partial(_least_shortage, site, combination, cards))
-
-
-def _least_shortage(site: Site, combination: Combination, cards: CardSet) -> Reason:
-    """What is to be said where nothing fits: the shortage of the last way, which takes the least,
-    or else the first reason."""
-    found = ways_of(site, combination, cards)
-    if not isinstance(found, tuple):
-        return found
-    ways = found[-1]
-    for way in reversed(ways):
-        if isinstance(way, Way):
-            answer = _fitted(site, combination, cards, way)
-            assert not isinstance(answer, Candidate)
-            if isinstance(answer, OutOfMemory):
-                return answer
-    first = ways[0]
-    reason = _fitted(site, combination, cards, first) if isinstance(first, Way) else first
-    assert not isinstance(reason, Candidate)
-    return reason
-
-
 def _reaches(site: Site, candidate: Candidate) -> bool:
     target = site.want.max_model_len or site.pins.workload.context_tokens
     most = candidate.combination.model.max_context_tokens
@@ -252,7 +179,7 @@ def _best_cache(
     best: Candidate | None = None
     reasons: list[Reason] = []
     for way in ways:
-        answer = _fitted(site, combination, cards, way) if isinstance(way, Way) else way
+        answer = fitted(site, combination, cards, way) if isinstance(way, Way) else way
         if not isinstance(answer, Candidate):
             reasons.append(answer)
             continue
@@ -267,7 +194,8 @@ def _best_cache(
     return short[-1] if short else reasons[0]
 
 
-def _fitted(site: Site, served: Combination, cards: CardSet, way: Way) -> Candidate | Reason:
+def fitted(site: Site, served: Combination, cards: CardSet, way: Way) -> Candidate | Reason:
+    """`served` in that way on `cards`, or why it does not fit or may not be."""
     release, kv, backend, gpus = served.release, way.kv, way.backend, cards.gpus
     combination = served.by(way.drafting, kv, backend, way.features, gpus)
     slots, workload = slots_of(site, release, cards), site.pins.workload

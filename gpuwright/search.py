@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gpuwright.candidates import Build, Failure, Opening, may_offload, openings
-from gpuwright.fitting import Candidate, TooLarge, best_fit, too_large
+from gpuwright.fitting import Candidate, best_fit
 from gpuwright.model_rows import ModelRow
 from gpuwright.plan import Rejection
 from gpuwright.ranking import Rank, bound, falls_behind, is_satisfying, rank
 from gpuwright.refusals import OutOfMemory, Reason
+from gpuwright.shortages import TooLarge, too_large
 from gpuwright.site import Combination, Site
 
 Ranked = tuple[Rank, Candidate]

@@ -29,7 +29,7 @@ from gpuwright.memory.request import (
     tight,
     token_figures,
 )
-from gpuwright.memory.vllm import prompt_workspace_bytes
+from gpuwright.memory.vllm_terms import prompt_workspace_bytes
 from gpuwright.plan import KV_CACHE, WEIGHTS, MemoryPlan, MemoryTerm
 from gpuwright.quoting import counted
 from gpuwright.refusals import Needs, OutOfMemory, Reason

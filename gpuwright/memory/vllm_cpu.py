@@ -22,7 +22,7 @@ from gpuwright.memory.request import (
     tight,
     usable_bytes,
 )
-from gpuwright.memory.vllm import bytes_per_token
+from gpuwright.memory.vllm_terms import bytes_per_token
 from gpuwright.plan import KV_CACHE, WEIGHTS, MemoryPlan, MemoryTerm
 from gpuwright.quoting import counted
 from gpuwright.refusals import Needs, OutOfMemory, Reason

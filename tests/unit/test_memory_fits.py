@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwright.memory import coarse, llama_cpp, sglang, vllm
+from gpuwright.memory import coarse, llama_cpp, sglang, vllm, vllm_terms
 from gpuwright.memory.request import GIB, DeviceMemory, DraftMemory, Fit
 from gpuwright.memory.terms import MIB, Point
 from gpuwright.model_rows import LayerGroup
@@ -338,7 +338,9 @@ def test_a_model_without_a_formula_is_planned_where_it_was_measured(fit):
 
 @pytest.mark.parametrize(("tokens", "printed_gib"), [(30_000, 6.66), (121_344, 7.7)])
 def test_an_fp8_cache_of_deepseek_takes_what_two_reports_printed(tokens, printed_gib):
-    pool = vllm.layout(request(model("deepseek-v4-flash"), "fp8_e4m3", 96 * GIB, engine="vllm"))
+    pool = vllm_terms.layout(
+        request(model("deepseek-v4-flash"), "fp8_e4m3", 96 * GIB, engine="vllm")
+    )
     assert pool.need(tokens) == pytest.approx(printed_gib * GIB, rel=0.003)
 
 
