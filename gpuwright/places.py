@@ -144,7 +144,9 @@ def read_url_or_node_path(value: object) -> str:
 
 def read_proxy(value: object) -> str:
     """As read_url; the way to the proxy itself is plain HTTP, for downloads over https too."""
-    url = read_url(value)
-    if not url.startswith("http://"):
-        raise ValueError("needs an http:// URL: the way to the proxy itself is plain HTTP")
-    return url
+    if not read_text(value).startswith("http://"):
+        raise ValueError(
+            "needs an http:// URL, such as http://proxy.example:3128: the way to the proxy itself "
+            "is plain HTTP"
+        )
+    return read_url(value)

@@ -21,7 +21,8 @@ _LOWEST_PORT = 1024
 
 def read_text(value: object) -> str:
     if not isinstance(value, str):
-        quote = "; quote it" if isinstance(value, int | float) else ""
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        quote = "; quote it" if number else ""
         raise ValueError(f"needs text, found {quoted(value)}{quote}")
     if not value:
         raise ValueError("needs text, found none")

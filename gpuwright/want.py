@@ -22,7 +22,7 @@ from gpuwright.places import (
     read_url,
     read_url_or_node_path,
 )
-from gpuwright.quoting import clipped, nearest, quoted
+from gpuwright.quoting import clipped, kind, nearest, quoted
 from gpuwright.reading import read_file
 from gpuwright.refusals import WantError
 from gpuwright.values import (
@@ -104,7 +104,7 @@ class Want:
         Names of models, engines and the like are resolved when a plan is decided.
         """
         if not isinstance(data, Mapping):
-            raise WantError(f"gpuwright: needs a mapping, found {type(data).__name__}")
+            raise WantError(f"gpuwright: needs a mapping, found {kind(data)}")
         faults: list[str] = []
         values: dict[str, Any] = {}
         for key, value in data.items():

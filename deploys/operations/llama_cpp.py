@@ -82,7 +82,10 @@ def _bring(state: State, host: Host, spec: dict[str, Any], packed: Path) -> bool
         wanted = sum_of(packed).read_text().strip()
         found = sha256_of(str(packed))
     except OSError:
-        host.log_styled("the node that makes this build has not handed it over", fg="red")
+        host.log_styled(
+            "the node that makes this build has not handed it over: see there, then run again",
+            fg="red",
+        )
         return False
     if found != wanted:
         packed.unlink(missing_ok=True)

@@ -50,7 +50,9 @@ def preflight(
             more = {"_stdin": token.unmask()} if token and spec["token_stdin"] else {}
             answer = host.get_fact(Reachable, spec=spec, _ignore_errors=True, **more) or {}
             if not answer.get("ok"):
-                return str(answer.get("error") or "the preflight gave no answer")
+                said = str(answer.get("error") or "the preflight gave no answer")
+                hint = answer.get("hint")
+                return f"{said}. What would help: {hint}" if hint else said
         return None
 
     answers = _each(state, [(host, wanted) for host, wanted in specs.items() if wanted[0]], ask)

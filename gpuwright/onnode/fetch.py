@@ -14,7 +14,7 @@ from gpuwright.onnode.archives import clear
 from gpuwright.onnode.download import SourceError
 from gpuwright.onnode.outcome import NodeError, clean
 from gpuwright.onnode.room import on_disk, unwritable
-from gpuwright.onnode.sources import Courier, described, why_not
+from gpuwright.onnode.sources import Courier, described, elsewhere, why_not
 from gpuwright.onnode.storage import locked
 from gpuwright.onnode.store import Store
 from gpuwright.onnode.web import Web
@@ -43,7 +43,10 @@ def _obtain(store: Store, courier: Courier, file: dict[str, Any]) -> None:
             reasons.append(f"{described(source)}: {reason}")
         except OSError as problem:
             raise unwritable(problem, store.partial(file)) from None
-    raise NodeError(f"{file['path']} cannot be had: " + ("; ".join(reasons) or "it has no source"))
+    raise NodeError(
+        f"{file['path']} cannot be had: " + ("; ".join(reasons) or "it has no source"),
+        elsewhere(file["sources"]),
+    )
 
 
 def _preflight(store: Store, courier: Courier, reserve: int, token_later: bool) -> dict[str, Any]:
@@ -75,7 +78,8 @@ def _preflight(store: Store, courier: Courier, reserve: int, token_later: bool) 
         if path not in found:
             faults[path] = clean(f"{path} cannot be had: " + ("; ".join(reasons) or "no source"))
     if faults:
-        raise NodeError("; ".join(faults.values()), files=faults)
+        sources = [each for file in missing if file["path"] in faults for each in file["sources"]]
+        raise NodeError("; ".join(faults.values()), elsewhere(sources), files=faults)
     store.need_room(missing, reserve)
     return {"ok": True, "from": found, "unproven": unproven}
 

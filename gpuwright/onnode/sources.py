@@ -221,6 +221,16 @@ def why_not(problem: Exception, source: dict[str, Any], with_token: bool) -> str
     return problem.clause
 
 
+def elsewhere(sources: list[dict[str, Any]]) -> str:
+    """What of a want names other places than those that do not deliver, and the way to them."""
+    named = {"hub": "`hub`", "python_package": "`python_index` or `python_offline`"}
+    keys = dict.fromkeys(named[each["kind"]] for each in sources if each["kind"] in named)
+    if not keys and not any(each["kind"] == "url" for each in sources):
+        return ""
+    way = "`proxy` and `ca_bundle` say how it is reached"
+    return f"{' or '.join(keys)} can name another place; {way}" if keys else way
+
+
 def index_links(page: bytes, is_json: bool) -> dict[str, dict[str, Any]]:
     """{filename: {"url", "sha256", "size"}} of an index page (simple API, JSON or HTML)."""
     found: dict[str, dict[str, Any]] = {}

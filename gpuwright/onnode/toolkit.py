@@ -85,10 +85,11 @@ def stand(spec: dict[str, Any]) -> float | None:
 def _unpack(wheel: dict[str, Any], root: str, partial: str) -> None:
     path = str(wheel["path"])
     if not os.path.isfile(path):
-        raise NodeError(f"the wheel {path} is not there")
+        raise NodeError(f"the wheel {path} is not there", "run again: it is fetched anew")
     found = sha256_of(path)
     if found != wheel["sha256"]:
-        raise NodeError(f"{path}: sha256 is {found[:16]}..., needed {wheel['sha256'][:16]}...")
+        told = f"{path}: sha256 is {found[:16]}..., needed {wheel['sha256'][:16]}..."
+        raise NodeError(told, "run again: it is fetched anew")
     try:
         with zipfile.ZipFile(path) as opened:
             for member in opened.infolist():

@@ -57,7 +57,10 @@ class Uv:
             # uv passes over one that it cannot read, and trusts others instead.
             bundle = str(self.index["ca_bundle"])
             if not os.access(bundle, os.R_OK):
-                raise NodeError(f"ca_bundle {bundle} cannot be read, and {self.name} needs it")
+                raise NodeError(
+                    f"ca_bundle {bundle} cannot be read, and {self.name} needs it",
+                    "name a file there that root can read, or leave the key out",
+                )
             environment["SSL_CERT_FILE"] = bundle
         if self.index.get("proxy"):
             environment.update(HTTPS_PROXY=self.index["proxy"], HTTP_PROXY=self.index["proxy"])
@@ -101,14 +104,17 @@ class Uv:
         if part == "python":
             wanted = self.spec["python"]
             what, places = f"pythons.yaml: Python {wanted['version']}", str(wanted["mirror"])
+            keys = "`python_mirror`"
         else:
             line = named_line(text, list(self.spec["requirements"]))
             what = ": ".join(filter(None, (str(self.spec["lock_id"]), line)))
             places = ", ".join(self.places())
+            keys = "`python_index`, `python_find_links` or `python_offline`"
         if self.index.get("proxy"):
             places += f" through the proxy {self.index['proxy']}"
         said = "; ".join(reasons(told.lines)) or told.ending
-        return NodeError(f"{what} cannot be installed from {places}: {said}", "", output=output)
+        hint = f"{keys} can name another place; `proxy` and `ca_bundle` say how it is reached"
+        return NodeError(f"{what} cannot be installed from {places}: {said}", hint, output=output)
 
     def places(self) -> list[str]:
         """Where packages come from, for people."""
@@ -134,7 +140,10 @@ class Uv:
         if wanted.get("executable"):
             path = str(wanted["executable"])
             if not os.access(path, os.X_OK):
-                raise NodeError(f"{path} is not there, and {self.name} needs that Python")
+                raise NodeError(
+                    f"{path} is not there, and {self.name} needs that Python",
+                    "run again: a Python is chosen among those that the node has then",
+                )
             return path
         place = str(wanted["place"])
         self.brought = f"{place}/{wanted['directory']}"

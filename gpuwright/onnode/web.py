@@ -114,14 +114,15 @@ class Web:
                 response = connection.getresponse()
                 where = response.headers.get("Location")
                 if response.status not in _REDIRECTS or not where:
-                    self._check(url, response)
+                    self._check(url, response, self._way(url))
                     return connection, Answer(url, response, hops)
             except socket.timeout:  # noqa: UP041  not the same before Python 3.10
                 connection.close()
-                raise WebError(f"{shown(url)} does not answer", True) from None
+                raise WebError(f"{shown(url)} does not answer{self._way(url)}", True) from None
             except (OSError, http.client.HTTPException) as problem:
                 connection.close()
-                raise WebError(f"{shown(url)}: {problem or type(problem).__name__}", True) from None
+                said = f"{problem or type(problem).__name__}{self._way(url)}"
+                raise WebError(f"{shown(url)}: {said}", True) from None
             except WebError:
                 connection.close()
                 raise
@@ -136,12 +137,12 @@ class Web:
         except ValueError:
             raise WebError(f"{shown(url)} redirects to what is not a URL", False) from None
 
-    def _check(self, url: str, response: http.client.HTTPResponse) -> None:
+    def _check(self, url: str, response: http.client.HTTPResponse, way: str) -> None:
         if response.status in (200, 206):
             return
         again = response.status >= 500 or response.status in (408, 425, 429)
         code = response.headers.get("X-Error-Code") or ""
-        clause = f"{shown(url)} answers {response.status} {response.reason}".strip()
+        clause = f"{shown(url)} answers {response.status} {response.reason}".strip() + way
         raise WebError(clause, again, response.status, str(code))
 
     def _send(self, url: str, method: str, headers: dict[str, str]) -> http.client.HTTPConnection:
@@ -176,8 +177,8 @@ class Web:
         except (OSError, http.client.HTTPException, ValueError) as problem:
             connection.close()
             reason = "no such host" if isinstance(problem, socket.gaierror) else str(problem)
-            where = f" through the proxy {shown(proxy.geturl())}" if proxy else ""
-            raise WebError(f"{shown(url)} is not reached{where}: {reason}", True) from None
+            clause = f"{shown(url)} is not reached{self._way(url)}: {reason}"
+            raise WebError(clause, True) from None
         return connection
 
     def _connection(self, scheme: str, host: str, port: int) -> http.client.HTTPConnection:
@@ -189,6 +190,11 @@ class Web:
             except OSError as problem:
                 raise WebError(f"ca_bundle {self.ca_bundle}: {problem.strerror}", False) from None
         return http.client.HTTPSConnection(host, port, timeout=self.seconds, context=self._context)
+
+    def _way(self, url: str) -> str:
+        """The end of a clause that names the proxy, where a request goes through one."""
+        proxy = self._proxy_for(urlsplit(url))
+        return f" through the proxy {shown(proxy.geturl())}" if proxy else ""
 
     def _proxy_for(self, parts: Any) -> Any:
         """The proxy to go through: the one we were told, else that of the environment."""

@@ -89,10 +89,13 @@ class Workshop:
         began = time.monotonic()
         archive, wanted = str(self.spec["archive"]), self.spec["sha256"]
         if not os.path.isfile(archive):
-            raise NodeError(f"the source archive {archive} is not there")
+            raise NodeError(
+                f"the source archive {archive} is not there", "run again: it is fetched anew"
+            )
         found = sha256_of(archive)
         if found != wanted:
-            raise NodeError(f"{archive}: sha256 is {found[:16]}..., needed {str(wanted)[:16]}...")
+            told = f"{archive}: sha256 is {found[:16]}..., needed {str(wanted)[:16]}..."
+            raise NodeError(told, "run again: it is fetched anew")
         source = f"{self.place}/source"
         for path in (source, f"{self.place}/scratch"):
             os.makedirs(path)
@@ -205,7 +208,8 @@ class Workshop:
         packed, wanted = str(self.spec["packed"]["path"]), self.spec["packed"]["sha256"]
         found = sha256_of(packed) if os.path.isfile(packed) else "nothing"
         if found != wanted:
-            raise NodeError(f"{packed}: sha256 is {found[:16]}..., needed {str(wanted)[:16]}...")
+            told = f"{packed}: sha256 is {found[:16]}..., needed {str(wanted)[:16]}..."
+            raise NodeError(told, "run again: it is copied anew")
         os.makedirs(self.partial)
         unpack(packed, self.partial)
         clear(packed)

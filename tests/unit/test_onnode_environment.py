@@ -325,6 +325,7 @@ def test_a_uv_that_is_killed_is_one_sentence_and_leaves_nothing(tmp_path, uv):
         main(spec, None)
     assert failed.value.error.startswith("locks/test.txt cannot be installed from ")
     assert "SIGKILL" in failed.value.error
+    assert "`python_index`" in failed.value.hint
     assert list(Path(spec["engine_dir"]).parent.iterdir()) == []
     assert main(spec | {"uv": str(copied(uv, tmp_path / "uv"))}, None)["engine"] == "installed"
 

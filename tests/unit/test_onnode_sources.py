@@ -1,7 +1,10 @@
 """Hubs, package indexes and proxies: who gets a credential, and what is believed."""
 
 import hashlib
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -152,6 +155,40 @@ def test_the_environments_proxy_is_used_where_none_is_named(store: Path):
         source = {"kind": "url", "url": "http://models.example/m.gguf"}
         environment = {"http_proxy": proxy.url}
         assert run("fetch", spec(store, source), environment=environment)[0]["ok"] is True
+
+
+@pytest.mark.parametrize(
+    "how",
+    [lambda exchange: exchange.reply(407), lambda exchange: time.sleep(3)],
+    ids=["407", "mute"],
+)
+def test_a_proxy_that_does_not_let_through_is_named(store: Path, how: Callable[[Exchange], None]):
+    source = {"kind": "url", "url": "http://models.example/m.gguf"}
+    with site(how) as proxy:
+        through = proxy.url.replace("http://", "http://user:s3cret@")
+        asked = spec(store, source, proxy=through, timeout_seconds=1)
+        answer, finished = run("fetch", asked)
+    assert f" through the proxy {proxy.url}" in answer["error"]
+    assert "s3cret" not in finished.stdout + finished.stderr
+
+
+def test_what_does_not_deliver_is_refused_with_the_keys_that_name_another_place(store: Path):
+    sources: list[tuple[dict[str, Any], str]] = [
+        ({"kind": "hub", "hub": "http://127.0.0.1:1", "repo": "a/b", "revision": "c"}, "`hub`"),
+        (
+            {"kind": "python_package", "index_url": "http://127.0.0.1:1", "filename": "a.whl"},
+            "`python_index`",
+        ),
+        ({"kind": "url", "url": "http://127.0.0.1:1/m.gguf"}, "`proxy` and `ca_bundle` say"),
+        ({"kind": "local", "path": "/nonexistent"}, ""),
+    ]
+    for source, key in sources:
+        source |= {"path": "/nonexistent", "project": "a"}
+        for preflight in (False, True):
+            asked = spec(store, source, preflight=preflight)
+            answer, _ = run("fetch", asked)
+            assert answer["ok"] is False
+            assert key in answer["hint"] if key else answer["hint"] == ""
 
 
 PLAIN = "needs an http:// URL, since the way to the proxy itself is plain HTTP"

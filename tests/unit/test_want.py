@@ -145,7 +145,7 @@ def test_localhost_is_the_loopback_address():
 
 
 def test_what_is_not_a_mapping_is_refused():
-    assert faults(["model"]) == ("gpuwright: needs a mapping, found list",)
+    assert faults(["model"]) == ("gpuwright: needs a mapping, found a list",)
 
 
 @pytest.mark.parametrize("key", ["extra_models", "hub_token_file"])
