@@ -37,6 +37,7 @@ def c_library(host: Host, release: ReleaseRow) -> Reason | None:
         subject="glibc",
         needed=f">= {release.glibc}",
         found=host.glibc or UNKNOWN,
+        help=f"a release of the node's distribution with glibc {release.glibc} or newer",
         row=release.id,
     )
 
@@ -49,6 +50,7 @@ def python(host: Host, release: ReleaseRow, tag: BuildTagRow, matrix: Matrix) ->
         subject="Python",
         needed=" or ".join(served_pythons(host, release, tag, matrix)),
         found=", ".join(dict.fromkeys(each.version for each in pythons(host))) or UNKNOWN,
+        help=f"a row in pythons.yaml that brings one to {host.architecture}",
         row=release.id,
     )
 

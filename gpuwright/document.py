@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from gpuwright.quoting import kind as sort_of
 from gpuwright.quoting import quoted, sentence
 from gpuwright.refusals import HostError
 
@@ -24,7 +25,7 @@ class Reader:
 
     def __init__(self, value: object, path: str, *, unknown: bool = False) -> None:
         if not isinstance(value, Mapping):
-            raise HostError(f"{path or 'document'}: needs a mapping, found {type(value).__name__}")
+            raise HostError(f"{path or 'document'}: needs a mapping, found {sort_of(value)}")
         self.value = value
         self.path = path
         self.unknown = unknown
@@ -41,7 +42,7 @@ class Reader:
             return "".join(char if char.isprintable() else "?" for char in value)
         if value is None or (isinstance(value, kind) and (kind is bool) == (type(value) is bool)):
             return value
-        raise HostError(f"{self.at(key)}: needs {kind.__name__}, found {type(value).__name__}")
+        raise HostError(f"{self.at(key)}: needs {sort_of(kind)}, found {sort_of(value)}")
 
     def count(self, key: str, default: Any = _REQUIRED) -> int | None:
         """A size or a number of things: never below 0, nor above what a kernel can count."""

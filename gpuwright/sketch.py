@@ -12,7 +12,7 @@ from typing import Any
 from gpuwright.catalogue import Matrix
 from gpuwright.host import SCHEMA
 from gpuwright.layout import Layout
-from gpuwright.quoting import clipped, counted, nearest
+from gpuwright.quoting import clipped, counted, kind, nearest
 from gpuwright.refusals import HostError, WantError
 from gpuwright.rows import DistroRow
 from gpuwright.sketch_values import ENVIRONMENTS, GIB, KEYS, NO_GPUS, Card
@@ -39,7 +39,7 @@ def read_sketch(
     that contradict each other.
     """
     if not isinstance(data, Mapping):
-        raise HostError(f"a sketch needs a mapping, found {type(data).__name__}")
+        raise HostError(f"a sketch needs a mapping, found {kind(data)}")
     faults: list[str] = []
     said: dict[str, Any] = {}
     for key, value in data.items():

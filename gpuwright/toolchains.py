@@ -58,6 +58,8 @@ def toolchain(
                     subject=f"C++ compiler for CUDA {cuda.id}",
                     needed=f"gcc <= {cuda.host_compilers['gcc']}",
                     found=f"{distro.compiler} of {distro.id}",
+                    help=f"an older C++ compiler that {distro.id} has, in `older_compilers` of its "
+                    "row in distros.yaml",
                     row=f"cuda {cuda.id}",
                 )
             return Toolchain(toolkit=row, compiler=compiler)

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuwright.onnode.listeners import place as listening_place
 from gpuwright.onnode.listeners import reached, stranger
-from gpuwright.onnode.outcome import clean
+from gpuwright.onnode.outcome import cause, clean
 
 _MOST_BYTES = 1 << 20
 
@@ -124,7 +124,7 @@ def health(
     except socket.timeout:  # noqa: UP041  not the same before Python 3.10
         found["error"] = f"{shown} did not answer within {seconds:g} s"
     except (OSError, ValueError) as problem:
-        found["error"] = clean(f"{shown}: {problem}", 300)
+        found["error"] = clean(f"{shown}: {cause(problem)}", 300)
     return found
 
 

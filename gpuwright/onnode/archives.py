@@ -11,7 +11,7 @@ import zlib
 from typing import Any
 
 from gpuwright.onnode.download import Meter, SourceError, written_out
-from gpuwright.onnode.outcome import NodeError
+from gpuwright.onnode.outcome import NodeError, cause
 from gpuwright.onnode.room import FULL, full, on_disk
 
 _MOST_UNPACKED_BYTES = 8 << 30
@@ -115,7 +115,7 @@ def unpack(archive: str, directory: str) -> None:
     except OSError as problem:
         if problem.errno in FULL:
             raise full(directory) from None
-        raise NodeError(f"{archive} cannot be unpacked: {problem}") from None
+        raise NodeError(f"{archive} cannot be unpacked: {cause(problem)}") from None
     except (tarfile.TarError, zlib.error, EOFError) as problem:
         raise NodeError(f"{archive} cannot be unpacked: {problem}") from None
 

@@ -15,7 +15,7 @@ from gpuwright.onnode.fallback import forget, put_back
 from gpuwright.onnode.listeners import ports, stranger
 from gpuwright.onnode.machine import CONTAINERS, virtualization
 from gpuwright.onnode.nvml import ask
-from gpuwright.onnode.outcome import NodeError, Progress, clean, say
+from gpuwright.onnode.outcome import NodeError, Progress, cause, clean, say
 from gpuwright.onnode.service import ask_systemd, pids, properties, state
 from gpuwright.onnode.tree import Tree
 
@@ -201,7 +201,7 @@ class Gate:
         try:
             status = keyless(loopback(self.bind), self.port, 10.0)
         except (OSError, ValueError) as problem:
-            raise self.fail(f"{self.unit} stopped to answer: {problem}") from None
+            raise self.fail(f"{self.unit} stopped to answer: {cause(problem)}") from None
         if status == 200:
             raise self.fail(
                 f"{self.unit} answers without a key, too",

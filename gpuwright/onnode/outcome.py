@@ -83,6 +83,13 @@ def failed(error: str, hint: str = "") -> dict[str, object]:
     return {"ok": False, "error": clean(error), "hint": clean(hint)}
 
 
+def cause(problem: BaseException) -> str:
+    """What went wrong, for the end of a sentence; of the system's own errors no numbers."""
+    if isinstance(problem, OSError) and problem.strerror:
+        return problem.strerror
+    return str(problem) or type(problem).__name__
+
+
 def sentence(problem: BaseException) -> str:
     """An exception for people."""
     if isinstance(problem, NodeError):

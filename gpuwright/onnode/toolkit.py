@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from gpuwright.onnode.archives import clear, inside
 from gpuwright.onnode.outcome import NodeError, say
-from gpuwright.onnode.room import FULL, full, on_disk, require_room
+from gpuwright.onnode.room import on_disk, require_room, unwritable
 from gpuwright.onnode.stamps import (
     STAMP,
     read_stamp,
@@ -74,9 +74,7 @@ def stand(spec: dict[str, Any]) -> float | None:
             os.rename(partial, directory)
             sync_directory(os.path.dirname(directory))
         except OSError as problem:
-            if problem.errno in FULL:
-                raise full(directory) from None
-            raise NodeError(f"{directory} cannot be made: {problem}") from None
+            raise unwritable(problem, directory) from None
         finally:
             clear(partial)
     return round(time.monotonic() - began, 1)

@@ -16,6 +16,7 @@ from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
 
 from gpuwright.onnode.addresses import WebError, basic, origin_of, proxy_parts, shown
+from gpuwright.onnode.outcome import cause
 
 _MOST_HOPS = 10
 _OURSELVES = ("localhost", "127.0.0.1", "::1")
@@ -121,7 +122,7 @@ class Web:
                 raise WebError(f"{shown(url)} does not answer{self._way(url)}", True) from None
             except (OSError, http.client.HTTPException) as problem:
                 connection.close()
-                said = f"{problem or type(problem).__name__}{self._way(url)}"
+                said = f"{cause(problem)}{self._way(url)}"
                 raise WebError(f"{shown(url)}: {said}", True) from None
             except WebError:
                 connection.close()
@@ -176,7 +177,7 @@ class Web:
             raise WebError(f"{reason}; ca_bundle names another CA file", False) from None
         except (OSError, http.client.HTTPException, ValueError) as problem:
             connection.close()
-            reason = "no such host" if isinstance(problem, socket.gaierror) else str(problem)
+            reason = "no such host" if isinstance(problem, socket.gaierror) else cause(problem)
             clause = f"{shown(url)} is not reached{self._way(url)}: {reason}"
             raise WebError(clause, True) from None
         return connection
@@ -188,7 +189,7 @@ class Web:
             try:
                 self._context = ssl.create_default_context(cafile=self.ca_bundle)
             except OSError as problem:
-                raise WebError(f"ca_bundle {self.ca_bundle}: {problem.strerror}", False) from None
+                raise WebError(f"ca_bundle {self.ca_bundle}: {cause(problem)}", False) from None
         return http.client.HTTPSConnection(host, port, timeout=self.seconds, context=self._context)
 
     def _way(self, url: str) -> str:

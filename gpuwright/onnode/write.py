@@ -51,7 +51,7 @@ def _settle(path: str, mode: int, owner: tuple[int, int]) -> bool:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as problem:
-        raise NodeError(f"{path}: {problem.strerror}") from None
+        raise unwritable(problem, path) from None
     try:
         found = os.fstat(descriptor)
         uid, gid = owner

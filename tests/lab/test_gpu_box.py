@@ -129,9 +129,12 @@ def test_a_card_that_no_toolkit_of_the_node_knows_is_refused_by_its_row(box: Box
     assert "CUDA 13.3 runtime: needs driver >= 580, found 570.86.10 [cuda 13.3]" in told
     needed = "compiler of CUDA 12.8: needs NVIDIA's package repository, found debian-12"
     assert f"{needed} [cuda 12.8]" in told
+    serving = box.pid()
     done = run(hosts, check=False)
     assert done.status != 0
     assert "`cuda_repository: true`" in done.text
+    box.node.run("curl -fsS http://127.0.0.1:8080/health")
+    assert box.pid() == serving
 
 
 @pytest.mark.parametrize("scenario", [rigs.MISMATCH, rigs.LOST, rigs.HANG])

@@ -137,7 +137,10 @@ ODD = {
     "bare": (json.dumps({"ok": False, "error": NEEDED, "hint": "install python3"}), NEEDED),
     "old": (json.dumps({"ok": False, "error": f"{NEEDED}, found 2.7"}), f"{NEEDED}, found 2.7"),
     "newer": ('{"schema": 3}', "schema: needs 2, found 3"),
-    "crooked": ('{"schema": 2, "gpus": 7, "ours": {}}', "gpus: needs a mapping, found int"),
+    "crooked": (
+        '{"schema": 2, "gpus": 7, "ours": {}}',
+        "gpus: needs a mapping, found a whole number",
+    ),
 }
 
 
