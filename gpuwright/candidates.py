@@ -14,7 +14,7 @@ from gpuwright import compat, model_rules, want_rules
 from gpuwright.adapters import adapter_reason
 from gpuwright.card_sets import card_reason, card_sets
 from gpuwright.catalogue import Matrix
-from gpuwright.disk_rules import Making, disk_reason
+from gpuwright.disk_rules import disk_reason, making_of
 from gpuwright.engine_rows import BuildTagRow, MemoryModel, ReleaseRow
 from gpuwright.feature_choice import OFFLOAD
 from gpuwright.feature_rows import Grade
@@ -176,7 +176,7 @@ def openings(
     key = (release, tag, model)
     if key not in site.pins.openings:
         site.pins.openings[key] = tuple(_anywhere(site, build, model))
-    making = _making(site, release, tag)
+    making = making_of(site.host, site.want, site.matrix, release, tag)
     for each in site.pins.openings[key]:
         if isinstance(each, Failure):
             yield each
@@ -184,7 +184,7 @@ def openings(
         combination = Combination(
             release=release, tag=tag, model=model, checkpoint=each, offload=offload
         )
-        reason = disk_reason(site.host, site.want, each, making)
+        reason = disk_reason(site.host, site.want, (each,), making)
         if reason is not None:
             yield Failure(label=combination.label, reason=reason)
             continue
@@ -225,19 +225,6 @@ def _anywhere(site: Site, build: Build, model: ModelRow) -> Iterator[CheckpointR
         else:
             label = f"{release_label(release, tag)}, {checkpoint.id}"
             yield Failure(label=label, reason=reason)
-
-
-def _making(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Making:
-    """How the engine is made on this node, where it can be."""
-    if not tag.applicable:
-        return Making(release=release, tag=tag)
-    if release.build is not None:
-        found = toolchain(site.host, tag, site.want, site.matrix)
-        chain = found if isinstance(found, Toolchain) else None
-        return Making(release=release, tag=tag, build=release.build, toolchain=chain)
-    matrix, architecture = site.matrix, site.host.architecture or ""
-    lock = matrix.lock(release.engine, release.release, tag.tag, architecture)
-    return Making(release=release, tag=tag, lock=lock if release.environment else None)
 
 
 def _meant_for(release: ReleaseRow, checkpoint: CheckpointRow) -> bool:

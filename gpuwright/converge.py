@@ -137,13 +137,17 @@ def _directory_differs(directory: Directory, document: Document) -> bool:
 
 def _loosened(expected: Expected, document: Document) -> Iterator[Directory]:
     """What the service reads and runs, where it stands with another owner or mode than ours."""
-    engine, model = expected.engine_dir, expected.checkpoint_dir
-    rows = [Directory(path=path) for path in (engine, f"{engine}/bin", model)]
+    engine = expected.engine_dir
+    rows = [Directory(path=path) for path in (engine, f"{engine}/bin")]
     rows += [
         Directory(path=f"{engine}/{name}", mode="0755" if name.startswith("bin/") else "0644")
         for name in expected.engine_files
     ]
-    rows += [Directory(path=f"{model}/{file.path}", mode="0644") for file in expected.plan.files]
+    for directory, checkpoint in expected.checkpoints:
+        rows.append(Directory(path=directory))
+        rows += [
+            Directory(path=f"{directory}/{file.path}", mode="0644") for file in checkpoint.files
+        ]
     for row in rows:
         entry = file_entry(document, row.path)
         if entry is None or entry["type"] not in ("file", "dir"):
@@ -210,11 +214,15 @@ def _rehearse(expected: Expected, change: str | None) -> str | None:
 
 
 def _fetch(expected: Expected, document: Document) -> str | None:
-    for file in expected.plan.files:
-        wanted = (file.bytes, file.sha256)
-        if drift := _drift_of_file(document, expected.checkpoint_dir, file.path, wanted):
-            return f"fetch {expected.plan.checkpoint}: {drift}"
-    return None
+    drifts = []
+    for directory, checkpoint in expected.checkpoints:
+        of_each = (
+            _drift_of_file(document, directory, file.path, (file.bytes, file.sha256))
+            for file in checkpoint.files
+        )
+        if drift := next(filter(None, of_each), None):
+            drifts.append(f"fetch {checkpoint.id}: {drift}")
+    return "; ".join(drifts) or None
 
 
 def _environment(expected: Expected, document: Document) -> tuple[str | None, str | None]:

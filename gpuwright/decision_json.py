@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from gpuwright.launch import GGUF_ENGINES, Launch, launch
+from gpuwright.launch import Launch, launch, model_path_of
 from gpuwright.layout import Layout
 from gpuwright.plan import KV_CACHE, WEIGHTS, Plan
 from gpuwright.refusals import Refusal
@@ -77,6 +77,7 @@ def decision_as_data(
         "port": decision.port,
         "cards": [dataclasses.asdict(gpu) for gpu in decision.gpus],
         "features": list(decision.features),
+        "beside": [each.id for each in decision.beside],
         "not_applicable": decision.not_applicable,
         "warnings": [
             {"hazard": each.hazard, "because": each.because, "instead": each.instead}
@@ -91,11 +92,8 @@ def decision_as_data(
 def example_launch(plan: Plan, layout: Layout) -> Launch:
     """The command of a plan that nobody has applied: KEY and MODEL.gguf stand for names that
     installing it would settle."""
-    model_path = layout.checkpoint_dir(plan.checkpoint)
-    if plan.engine in GGUF_ENGINES:
-        model_path += f"/{plan.files[0].path}" if plan.files else "/MODEL.gguf"
     engine_dir = layout.engine_dir(plan.engine, plan.release, "KEY")
-    return launch(plan, layout, model_path, engine_dir)
+    return launch(plan, layout, model_path_of(plan, layout), engine_dir)
 
 
 def _memory(plan: Plan) -> dict[str, Any]:

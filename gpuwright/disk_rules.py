@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from gpuwright.catalogue import Matrix
 from gpuwright.engine_rows import BuildRow, BuildTagRow, ReleaseRow
 from gpuwright.host import Host
 from gpuwright.lock_rows import LockRow
 from gpuwright.model_rows import CheckpointRow
 from gpuwright.refusals import DiskTooSmall, Reason
 from gpuwright.rows import Device
-from gpuwright.toolchains import Toolchain
+from gpuwright.toolchains import Toolchain, toolchain
 from gpuwright.want import Want
 
 DISK_MARGIN_BYTES = 2**30
@@ -82,18 +83,35 @@ class Making:
         return asked <= held if self.tag.device is Device.CUDA else not asked & held
 
 
-def disk_reason(host: Host, want: Want, checkpoint: CheckpointRow, making: Making) -> Reason | None:
+def making_of(
+    host: Host, want: Want, matrix: Matrix, release: ReleaseRow, tag: BuildTagRow
+) -> Making:
+    """How the engine is made on this node, where it can be."""
+    if not tag.applicable:
+        return Making(release=release, tag=tag)
+    if release.build is not None:
+        found = toolchain(host, tag, want, matrix)
+        chain = found if isinstance(found, Toolchain) else None
+        return Making(release=release, tag=tag, build=release.build, toolchain=chain)
+    lock = matrix.lock(release.engine, release.release, tag.tag, host.architecture or "")
+    return Making(release=release, tag=tag, lock=lock if release.environment else None)
+
+
+def disk_reason(
+    host: Host, want: Want, checkpoints: tuple[CheckpointRow, ...], making: Making
+) -> Reason | None:
     """The first filesystem that cannot take all that is still to be written to it, or None.
+    `checkpoints`: the model's, and those that stand beside it.
 
     What interrupted runs left is finished or removed, so it is room either way.
     """
     layout = want.layout
-    most = _most_bytes(checkpoint) + DISK_MARGIN_BYTES + making.most_bytes
+    most = sum(map(_most_bytes, checkpoints)) + DISK_MARGIN_BYTES + making.most_bytes
     disks = [host.disks.get(path) for path in (layout.model_store, layout.cache, layout.engines)]
     if all(disk is None or disk.free_bytes >= most for disk in disks):
         return None
     needs: list[_Need] = [
-        (layout.model_store, missing_bytes(host, want, checkpoint), checkpoint.id)
+        (layout.model_store, missing_bytes(host, want, each), each.id) for each in checkpoints
     ]
     if not making.stands(host, want):
         needs += _making_needs(host, want, making)
@@ -112,7 +130,7 @@ def disk_reason(host: Host, want: Want, checkpoint: CheckpointRow, making: Makin
                 needed_bytes=size + DISK_MARGIN_BYTES,
                 free_bytes=free,
                 what=" and ".join(names),
-                row=checkpoint.id,
+                row=checkpoints[0].id,
             )
     return None
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gpuwright.feature_rows import Draft, FeatureRow, FeatureSupport
 from gpuwright.features import support_of
 from gpuwright.model_rows import CheckpointRow
+from gpuwright.model_rules import first_pinned
 from gpuwright.refusals import Needs, Reason
 from gpuwright.site import Combination, Drafting, Site
 from gpuwright.versions import within
@@ -14,18 +15,20 @@ from gpuwright.versions import within
 
 def draftings(site: Site, combination: Combination) -> list[Drafting | None] | Reason:
     """What to try, best first; None is to draft nothing. The reason where the pinned way cannot
-    be: a workload's preference only falls away."""
+    be: a workload's preference only falls away, also where nothing but its drafter keeps the plan
+    from being applied."""
     wanted = site.want.speculative
     if wanted is not None and wanted.method is None:
         return [None]
     if site.pins.speculation is not None:
         answer = _drafting(site, combination, site.pins.speculation)
         return [answer] if isinstance(answer, Drafting) else answer
-    found: list[Drafting | None] = [
-        answer
-        for name in site.pins.workload.speculation
-        if isinstance(answer := _drafting(site, combination, site.matrix.feature(name)), Drafting)
-    ]
+    found: list[Drafting | None] = []
+    may_apply = combination.tag.applicable and combination.checkpoint.files is not None
+    for name in site.pins.workload.speculation:
+        answer = _drafting(site, combination, site.matrix.feature(name))
+        if isinstance(answer, Drafting) and not (may_apply and answer.unpinned):
+            found.append(answer)
     return [*found, None]
 
 
@@ -44,7 +47,7 @@ def _drafting(site: Site, combination: Combination, row: FeatureRow) -> Drafting
             row=model.id,
         )
     if source is Draft.DRAFTER:
-        drafter = next(_drafters(site, combination, row), None)
+        drafter = first_pinned(_drafters(site, combination, row))
         if drafter is None:
             return Needs(
                 subject=f"{row.id} for {model.id} under {release.engine}",

@@ -10,9 +10,9 @@ from gpuwright.catalogue import Matrix
 from gpuwright.environments import Environment, environment_of, environment_spec
 from gpuwright.expected import Expected
 from gpuwright.host import Host
-from gpuwright.launch import Launch, launch
+from gpuwright.launch import Launch, launch, model_path_of
 from gpuwright.launch_environment import OwnCompiler
-from gpuwright.layout import TOOLKIT, Layout
+from gpuwright.layout import TOOLKIT
 from gpuwright.named_files import files_environment, namings, read_at_start
 from gpuwright.plan import Plan
 from gpuwright.rehearsals import cards_asked
@@ -86,7 +86,8 @@ def start_timeout_seconds(want: Want, plan: Plan, *, compiles: bool = False) -> 
     """How long a start may take: the operator's word, else by the size of what is read."""
     if want.start_timeout_seconds is not None:
         return want.start_timeout_seconds
-    reading = sum(file.bytes for file in plan.files) // _SLOWEST_DISK_BYTES_PER_SECOND
+    whole = sum(file.bytes for each in plan.checkpoints for file in each.files)
+    reading = whole // _SLOWEST_DISK_BYTES_PER_SECOND
     return _SHORTEST_START_SECONDS + reading + (_COMPILING_SECONDS if compiles else 0)
 
 
@@ -123,7 +124,7 @@ def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates
     engine_dir = layout.engine_dir(plan.engine, plan.release, making.key)
     serve = release.environment.serve if release.environment is not None else ()
     compiler = own_compiler(making, engine_dir, node)
-    start = launch(plan, layout, _model_path(layout, plan), engine_dir, serve, compiler)
+    start = launch(plan, layout, model_path_of(plan, layout), engine_dir, serve, compiler)
     named = files_environment(want, node.named)
     start = replace(start, environment=start.environment | named)
     backends = (
@@ -176,12 +177,6 @@ def _packages_beside(environment: Environment, distro: DistroRow) -> tuple[str, 
         # One that is brought to the node has its headers.
         packages += () if environment.python.headers else (distro.python_headers,)
     return packages
-
-
-def _model_path(layout: Layout, plan: Plan) -> str:
-    """The file of a checkpoint that is one file, else its directory."""
-    directory, first = layout.checkpoint_dir(plan.checkpoint), plan.files[0].path
-    return f"{directory}/{first}" if first.endswith(".gguf") else directory
 
 
 def making_spec(wanted: Wanted, want: Want, *, verify: str) -> dict[str, Any]:

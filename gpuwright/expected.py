@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 
 from gpuwright.layout import Layout
-from gpuwright.plan import Plan
+from gpuwright.plan import Plan, PlannedCheckpoint
 
 STAMP = "gpuwright.json"
 PLAN_VARIABLE = "GPUWRIGHT_PLAN"
@@ -84,8 +84,9 @@ class Expected:
         return self.layout.environment_path(self.plan.service)
 
     @property
-    def checkpoint_dir(self) -> str:
-        return self.layout.checkpoint_dir(self.plan.checkpoint)
+    def checkpoints(self) -> tuple[tuple[str, PlannedCheckpoint], ...]:
+        """Each with its directory, the model's own first."""
+        return tuple((self.layout.checkpoint_dir(each.id), each) for each in self.plan.checkpoints)
 
     @property
     def record(self) -> str:
@@ -115,6 +116,9 @@ class Expected:
             "max_num_seqs": plan.max_num_seqs,
             "engine_dir": self.engine_dir,
             "files": {file.path: file.sha256 for file in plan.files},
+            "beside": {
+                each.id: {file.path: file.sha256 for file in each.files} for each in plan.beside
+            },
             "environment_file": self.environment_path,
             "secret_names": list(self.secret_names),
         }

@@ -100,6 +100,8 @@ def explain_plan(plan: Plan, *, brief: bool = False) -> str:
         lines.append(
             f"  drafts     {plan.speculation.tokens} by {plan.speculation.method}{drafter}"
         )
+    if plan.projector is not None:
+        lines.append(f"  images     by the projector {plan.projector}")
     if plan.not_applicable is not None:
         lines.append(f"  not applicable: {plan.not_applicable}")
     if brief:

@@ -1,6 +1,5 @@
 """What the node has to download for a plan, as specs of the carried fetch program."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,16 +19,25 @@ class FetchSpecs:
     """Downloads that a run has to make; None where there is nothing to do."""
 
     archive: dict[str, Any] | None
-    model: dict[str, Any] | None
+    models: dict[str, Any] | None
+    """The model's checkpoint, and those that stand beside it."""
 
     @property
     def needs_token(self) -> bool:
         """Whether a file may come from a hub, for which the operator has a token."""
-        return any(spec["token_stdin"] for spec in (self.archive, self.model) if spec)
+        return any(spec["token_stdin"] for spec in self._due)
 
-    def preflight(self) -> list[dict[str, Any]]:
-        """The same specs, asking only whether the sources can deliver."""
-        return [spec | {"preflight": True} for spec in (self.archive, self.model) if spec]
+    def preflight(self) -> dict[str, Any] | None:
+        """Both in one, asking only whether the sources can deliver and there is room for all."""
+        if not self._due:
+            return None
+        stores = [store for spec in self._due for store in spec["stores"]]
+        asked = {"stores": stores, "token_stdin": self.needs_token, "preflight": True}
+        return self._due[0] | asked
+
+    @property
+    def _due(self) -> list[dict[str, Any]]:
+        return [spec for spec in (self.archive, self.models) if spec]
 
 
 def fetch_specs(
@@ -41,31 +49,37 @@ def fetch_specs(
     verify: str,
 ) -> FetchSpecs:
     """Specs for what `changes` says is missing."""
-    layout = expected.layout
+    sources = ((f"{expected.layout.cache}/sources", archives),)
+    models = tuple((directory, each.files) for directory, each in expected.checkpoints)
     return FetchSpecs(
-        archive=_spec(want, f"{layout.cache}/sources", archives, verify) if changes.build else None,
-        model=_spec(want, expected.checkpoint_dir, expected.plan.files, verify)
-        if changes.fetch
-        else None,
+        archive=_spec(want, sources, verify) if changes.build else None,
+        models=_spec(want, models, verify) if changes.fetch else None,
     )
 
 
-def _spec(want: Want, directory: str, files: Iterable[ModelFile], verify: str) -> dict[str, Any]:
-    wanted = tuple(files)
-    kinds = {source.kind for file in wanted for source in file.sources}
+def _spec(
+    want: Want, stores: tuple[tuple[str, tuple[ModelFile, ...]], ...], verify: str
+) -> dict[str, Any]:
+    kinds = {source.kind for _, files in stores for file in files for source in file.sources}
     index_url = want.python_index
     if index_url is None and want.python_offline is None and "python_package" in kinds:
         index_url = default_index_url()
     return {
-        "directory": directory,
-        "files": [
+        "stores": [
             {
-                "path": file.path,
-                "bytes": file.bytes,
-                "sha256": file.sha256,
-                "sources": [_source(source, want, index_url) for source in file.sources],
+                "directory": directory,
+                "files": [
+                    {
+                        "path": file.path,
+                        "bytes": file.bytes,
+                        "sha256": file.sha256,
+                        "sources": [_source(source, want, index_url) for source in file.sources],
+                    }
+                    for file in files
+                ],
+                "lock": f"{RUNTIME}/{directory.rsplit('/', 1)[-1]}.lock",
             }
-            for file in wanted
+            for directory, files in stores
         ],
         "token_stdin": want.hub_token_file is not None and "hub" in kinds,
         "ca_bundle": want.ca_bundle,
@@ -73,7 +87,6 @@ def _spec(want: Want, directory: str, files: Iterable[ModelFile], verify: str) -
         "reserve_bytes": RESERVE_BYTES,
         "preflight": False,
         "verify": verify,
-        "lock": f"{RUNTIME}/{directory.rsplit('/', 1)[-1]}.lock",
     }
 
 

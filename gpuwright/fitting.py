@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from gpuwright import model_rules
 from gpuwright.attention_rows import AttentionBackendRow
+from gpuwright.disk_rules import disk_reason, making_of
 from gpuwright.engine_rows import MemoryModel
 from gpuwright.feature_choice import OFFLOAD, PREFIX_CACHING, VISION
 from gpuwright.hazard_rows import HazardRow
@@ -14,6 +15,7 @@ from gpuwright.hazards import met, settings_of, surroundings
 from gpuwright.memory import coarse, llama_cpp, sglang, vllm, vllm_cpu
 from gpuwright.memory.request import Fit, MemoryRequest
 from gpuwright.memory_request import memory_request, slots_of
+from gpuwright.model_rows import CheckpointRow
 from gpuwright.refusals import Hazardous, Needs, OutOfMemory, Reason
 from gpuwright.rows import Effect, KvCacheDtypeRow, Scalar, WorkloadRow
 from gpuwright.site import CardSet, Combination, Site, splits_tensors
@@ -64,38 +66,42 @@ class Candidate:
 
     @property
     def applicable(self) -> bool:
-        combination = self.combination
-        applicable = combination.tag.not_applicable is None
-        return applicable and combination.checkpoint.files is not None and self._second is None
+        applicable = self.combination.tag.not_applicable is None
+        return applicable and all(row.files is not None for row in self._checkpoints)
 
     @property
-    def _second(self) -> str | None:
-        """A checkpoint that it needs beside the model's own: nothing brings a second one yet."""
+    def drafter(self) -> CheckpointRow | None:
+        drafting = self.combination.drafting
+        return drafting.drafter if drafting is not None else None
+
+    @property
+    def projector(self) -> CheckpointRow | None:
         combination = self.combination
-        drafting, release = combination.drafting, combination.release
-        if drafting is not None and drafting.drafter is not None:
-            return drafting.drafter.id
-        if VISION not in combination.features or "gguf" not in release.formats:
+        if VISION not in combination.features:
             return None
-        return next((row.id for row in model_rules.projectors(combination.model, release)), None)
+        return model_rules.projector(combination.model, combination.release)
+
+    @property
+    def beside(self) -> tuple[CheckpointRow, ...]:
+        """Checkpoints that it needs with the model's own."""
+        return tuple(row for row in (self.drafter, self.projector) if row is not None)
+
+    @property
+    def _checkpoints(self) -> tuple[CheckpointRow, ...]:
+        return (self.combination.checkpoint, *self.beside)
 
     @property
     def not_applicable(self) -> str | None:
         """Why it can be shown and not be applied; None where it can."""
-        checkpoint = self.combination.checkpoint
         if self.combination.tag.not_applicable is not None:
             return self.combination.tag.not_applicable
-        if checkpoint.files is None:
-            return (
-                f"checkpoint {checkpoint.id} is not pinned: {checkpoint.unpinned}; "
-                f"`python -m tools.pin {checkpoint.id}` records it"
-            )
-        if self._second is not None:
-            return (
-                f"{self._second} stands beside {checkpoint.id}, and this version of gpuwright "
-                "brings one checkpoint to a node"
-            )
-        return None
+        faults = [
+            f"checkpoint {row.id} is not pinned: {row.unpinned}; "
+            f"`python -m tools.pin {row.id}` records it"
+            for row in self._checkpoints
+            if row.files is None
+        ]
+        return "; ".join(faults) or None
 
 
 def misfit(site: Site, combination: Combination, cards: CardSet) -> Reason | None:
@@ -226,7 +232,7 @@ def fitted(site: Site, served: Combination, cards: CardSet, way: Way) -> Candida
         hazards += more
     if fit.cpu_expert_layers:
         combination = replace(combination, features=combination.features | {OFFLOAD})
-    return Candidate(
+    candidate = Candidate(
         combination=combination,
         backend=backend,
         kv=kv,
@@ -235,6 +241,17 @@ def fitted(site: Site, served: Combination, cards: CardSet, way: Way) -> Candida
         settings=settings,
         formats=formats_of(site.matrix, release, served.checkpoint, cards.capabilities),
     )
+    return _unstored(site, candidate) or candidate
+
+
+def _unstored(site: Site, candidate: Candidate) -> Reason | None:
+    """Why the disk does not take what is served with the model; that it takes the model alone is
+    known by then."""
+    if not candidate.beside:
+        return None
+    chosen = candidate.combination
+    making = making_of(site.host, site.want, site.matrix, chosen.release, chosen.tag)
+    return disk_reason(site.host, site.want, (chosen.checkpoint, *candidate.beside), making)
 
 
 def _refusing(hazards: tuple[HazardRow, ...]) -> Reason | None:

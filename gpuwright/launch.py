@@ -22,7 +22,7 @@ from gpuwright.launch_tensorrt_llm import (
 )
 from gpuwright.launch_words import backend_word, cache_word, named_by_directory
 from gpuwright.layout import RUN, Layout
-from gpuwright.plan import Plan
+from gpuwright.plan import Plan, PlannedCheckpoint
 from gpuwright.versions import at_least
 
 GGUF_ENGINES = ("llama.cpp", "ik_llama.cpp")
@@ -44,6 +44,29 @@ class Launch:
     """Whether it writes machine code as it runs, and keeps it in `Layout.kernels`."""
 
 
+def model_path_of(plan: Plan, layout: Layout) -> str:
+    """What its engine is told of the plan's model."""
+    return _weights_path(layout, plan.checkpoints[0], plan.engine)
+
+
+def _paths_beside(plan: Plan, layout: Layout) -> dict[str, str]:
+    """The same of its drafter and its projector."""
+    paths = {each.id: _weights_path(layout, each, plan.engine) for each in plan.beside}
+    drafter = plan.speculation.drafter if plan.speculation is not None else None
+    named = {"drafter": drafter, "projector": plan.projector}
+    return {word: paths[name] for word, name in named.items() if name is not None}
+
+
+def _weights_path(layout: Layout, checkpoint: PlannedCheckpoint, engine: str) -> str:
+    """What `engine` is told of a checkpoint: its directory, or a GGUF file in it, the first where
+    there are several parts. MODEL.gguf stands for one that nobody has pinned."""
+    directory = layout.checkpoint_dir(checkpoint.id)
+    if engine not in GGUF_ENGINES:
+        return directory
+    parts = [file.path for file in checkpoint.files if file.path.endswith(".gguf")]
+    return f"{directory}/{min(parts, default='MODEL.gguf')}"
+
+
 def launch(
     plan: Plan,
     layout: Layout,
@@ -52,14 +75,14 @@ def launch(
     serve: tuple[str, ...] = (),
     compiler: OwnCompiler | None = None,
 ) -> Launch:
-    """The command of `plan`. `model_path` is the GGUF file, or a checkpoint's directory;
-    `engine_dir` is the finished build or environment; `serve` the command below it, of a release
-    that has one of its own, and `compiler` what kernels are compiled with there. Empty for engines
-    that only decide."""
+    """The command of `plan`. `model_path` is where its model is (see `model_path_of`); `engine_dir`
+    is the finished build or environment; `serve` the command below it, of a release that has one of
+    its own, and `compiler` what kernels are compiled with there. Empty for engines that only
+    decide."""
     if plan.engine not in ENGINES:
         return Launch(argv=())
     start = ENGINES[plan.engine](plan, layout, model_path, engine_dir)
-    argv, paths = start.argv, _side_paths(plan, layout)
+    argv, paths = start.argv, _paths_beside(plan, layout)
     if serve:
         # Up to the model's path, which every engine that has an environment is given behind its
         # command; what it is called by is a link to it.
@@ -71,17 +94,6 @@ def launch(
     return replace(
         start, argv=filled(argv, paths), before=filled(start.before, paths), environment=environment
     )
-
-
-def _side_paths(plan: Plan, layout: Layout) -> dict[str, str]:
-    """Where the drafter and the projector lie: a directory, or a GGUF file in it."""
-    file = "/MODEL.gguf" if plan.engine in GGUF_ENGINES else ""
-    paths = {}
-    if plan.speculation is not None and plan.speculation.drafter is not None:
-        paths["drafter"] = layout.checkpoint_dir(plan.speculation.drafter) + file
-    if plan.projector is not None:
-        paths["projector"] = layout.checkpoint_dir(plan.projector) + file
-    return paths
 
 
 def _llama_cpp(plan: Plan, layout: Layout, model_path: str, engine_dir: str) -> Launch:

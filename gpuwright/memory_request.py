@@ -55,7 +55,7 @@ def memory_request(
             groups=rows.groups if rows is not None else None,
         )
     vision = VISION in combination.features
-    projectors = model_rules.projectors(model, combination.release) if vision else ()
+    projector = model_rules.projector(model, combination.release) if vision else None
     context = min(model.max_context_tokens, int(settings.get("max_model_len", 1 << 62)))
     lora = _lora(site, combination) if LORA in combination.features else None
     if lora is not None and not isinstance(lora, LoraRoom):
@@ -92,7 +92,7 @@ def memory_request(
         draft=drafter,
         prefix_caching=PREFIX_CACHING in combination.features,
         vision=vision,
-        projector_bytes=(projectors[0].max_bytes or 0) if projectors else 0,
+        projector_bytes=(projector.max_bytes or 0) if projector is not None else 0,
         lora=lora,
         offload=_may_offload(site, combination),
         expert_bytes=combination.checkpoint.expert_bytes(model.architecture),

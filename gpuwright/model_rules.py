@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 from gpuwright.catalogue import Matrix
@@ -40,13 +41,22 @@ def published_size(checkpoint: CheckpointRow) -> Reason | None:
 
 
 @lru_cache(maxsize=1 << 12)
-def projectors(model: ModelRow, release: ReleaseRow) -> tuple[CheckpointRow, ...]:
-    """The model's projectors of known size that `release` loads."""
-    return tuple(
+def projector(model: ModelRow, release: ReleaseRow) -> CheckpointRow | None:
+    """The first of the model's projectors of known size that `release` loads, one that is pinned
+    before others; None as well for engines that want none beside the weights."""
+    return first_pinned(
         row
         for row in model.projectors
-        if release.engine in row.engines and row.max_bytes is not None
+        if row.format in release.formats
+        and release.engine in row.engines
+        and within(release.release, row.engines[release.engine])
+        and row.max_bytes is not None
     )
+
+
+def first_pinned(rows: Iterable[CheckpointRow]) -> CheckpointRow | None:
+    """The first that can be brought to a node, or else the first."""
+    return min(rows, key=lambda row: row.files is None, default=None)
 
 
 def images(model: ModelRow, release: ReleaseRow) -> Reason | None:
@@ -55,7 +65,7 @@ def images(model: ModelRow, release: ReleaseRow) -> Reason | None:
         return Needs(
             subject="vision", needed="a model that takes images", found=model.id, row=model.id
         )
-    if "gguf" in release.formats and not projectors(model, release):
+    if "gguf" in release.formats and projector(model, release) is None:
         return Needs(
             subject=f"vision of {model.id} under {release.engine}",
             needed="a projector in the catalogue",

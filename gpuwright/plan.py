@@ -38,6 +38,14 @@ class ModelFile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedCheckpoint:
+    """A checkpoint that a plan brings to its node; without files while nobody has pinned it."""
+
+    id: str
+    files: tuple[ModelFile, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedGpu:
     """A card the service runs on, named by UUID; the index is in PCI order, for people."""
 
@@ -168,8 +176,15 @@ class Plan:
     """Arguments from the rows of `features`, filled but for `{drafter}` and `{projector}`."""
     projector: str | None = None
     """Checkpoint that lets prompts hold images, where the engine wants one of its own."""
+    beside: tuple[PlannedCheckpoint, ...] = ()
+    """What is served with the model's own checkpoint: its drafter, its projector."""
     assumed: tuple[str, ...] = ()
     """What nobody measured or said, and the plan takes to be so; one sentence each."""
+
+    @property
+    def checkpoints(self) -> tuple[PlannedCheckpoint, ...]:
+        """All that the node must have, the model's own first."""
+        return (PlannedCheckpoint(id=self.checkpoint, files=self.files), *self.beside)
 
     @property
     def why_not(self) -> tuple[Rejection, ...]:

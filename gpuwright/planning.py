@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
-from gpuwright import compat, model_rules
+from gpuwright import compat
 from gpuwright.adapters import of_other_models
 from gpuwright.card_rules import sound, whole
 from gpuwright.engine_rows import MemoryModel
 from gpuwright.feature_arguments import feature_arguments
-from gpuwright.feature_choice import VISION
 from gpuwright.fitting import Candidate
 from gpuwright.hazard_rows import Compiler
 from gpuwright.hazards import compiler_of, is_applied
@@ -19,9 +18,18 @@ from gpuwright.host import OWN_KERNEL
 from gpuwright.interpreters import interpreter
 from gpuwright.memory.request import Details, Figures
 from gpuwright.memory_request import SHARE_CAP
+from gpuwright.model_rows import CheckpointRow
 from gpuwright.named_files import unseen
 from gpuwright.pace import RAM_BYTES_PER_SECOND, tokens_per_second
-from gpuwright.plan import ModelFile, Plan, PlannedGpu, PlanWarning, Rejection, Speculation
+from gpuwright.plan import (
+    ModelFile,
+    Plan,
+    PlannedCheckpoint,
+    PlannedGpu,
+    PlanWarning,
+    Rejection,
+    Speculation,
+)
 from gpuwright.quoting import counted
 from gpuwright.refusals import gib
 from gpuwright.routing import route
@@ -63,10 +71,7 @@ def plan_of(site: Site, best: Candidate, others: Callable[[], tuple[Rejection, .
         memory=details.memory,
         devices=details.devices,
         ram_beside_bytes=details.ram_bytes,
-        files=tuple(
-            ModelFile(path=file.path, bytes=file.bytes, sha256=file.sha256, sources=file.sources)
-            for file in chosen.checkpoint.files or ()
-        ),
+        files=_files(chosen.checkpoint),
         reasons=tuple(_reasons(site, best)),
         warnings=tuple(dict.fromkeys(_warnings(site, best, details))),
         others=others,
@@ -74,7 +79,8 @@ def plan_of(site: Site, best: Candidate, others: Callable[[], tuple[Rejection, .
         parameters=_parameters(site, best, details),
         figures={name: getattr(details.figures, name) for name in _FIGURES},
         speculation=_speculation(chosen),
-        projector=_projector(chosen),
+        projector=best.projector.id if best.projector is not None else None,
+        beside=tuple(PlannedCheckpoint(id=row.id, files=_files(row)) for row in best.beside),
         features=tuple(row.id for row in site.matrix.features if row.id in chosen.features),
         feature_arguments=tuple(feature_arguments(site, best)),
         assumed=tuple(dict.fromkeys(_assumed(site, best))),
@@ -107,19 +113,19 @@ def _speculation(chosen: Combination) -> Speculation | None:
     return Speculation(method=drafting.row.id, tokens=drafting.tokens, drafter=drafter)
 
 
-def _projector(chosen: Combination) -> str | None:
-    if VISION not in chosen.features or "gguf" not in chosen.release.formats:
-        return None
-    rows = model_rules.projectors(chosen.model, chosen.release)
-    return rows[0].id if rows else None
+def _files(row: CheckpointRow) -> tuple[ModelFile, ...]:
+    return tuple(
+        ModelFile(path=file.path, bytes=file.bytes, sha256=file.sha256, sources=file.sources)
+        for file in row.files or ()
+    )
 
 
 def _assumed(site: Site, best: Candidate) -> Iterator[str]:
     chosen = best.combination
     yield from chosen.model.assumptions
     yield from chosen.checkpoint.assumptions
-    if chosen.drafting is not None and chosen.drafting.drafter is not None:
-        yield from chosen.drafting.drafter.assumptions
+    for row in best.beside:
+        yield from row.assumptions
     if not chosen.gpus and site.pins.workload.least_tokens_per_second:
         yield f"RAM: read at {RAM_BYTES_PER_SECOND // 10**9} GB/s, as two channels of DDR5-4800 are"
     yield from unseen(site.want, site.host.named)

@@ -91,7 +91,11 @@ def restart_reason(
     if started is not None and f'{PLAN_VARIABLE}={running}"' not in expected.unit:
         return f"restart {name}: it runs another plan"
     binaries = [f"{expected.engine_dir}/{path}" for path in expected.engine_files]
-    models = [f"{expected.checkpoint_dir}/{file.path}" for file in expected.plan.files]
+    models = [
+        f"{directory}/{file.path}"
+        for directory, checkpoint in expected.checkpoints
+        for file in checkpoint.files
+    ]
     for path in binaries:
         exe, entry = service.get("exe") or {}, file_entry(document, path)
         shown = str(exe.get("path")).removesuffix(" (deleted)")

@@ -76,7 +76,7 @@ def render_unit(
         keep_trailing_newline=True,
     )
     template = environment.get_template("service.j2")
-    checkpoint_dir = layout.checkpoint_dir(plan.checkpoint)
+    checkpoints = [layout.checkpoint_dir(each.id) for each in plan.checkpoints]
     kernels = layout.kernels(plan.engine, plan.release).removeprefix(f"{CACHE}/")
 
     def render(digest: str) -> str:
@@ -97,8 +97,8 @@ def render_unit(
             environment_file=layout.environment_path(plan.service),
             on_gpu=plan.on_gpu,
             loopback=plan.loopback,
-            model_below_home=checkpoint_dir.startswith(_HIDDEN_BY_PROTECT_HOME),
-            checkpoint_dir=bound_path(checkpoint_dir),
+            model_below_home=checkpoints[0].startswith(_HIDDEN_BY_PROTECT_HOME),
+            checkpoints=[bound_path(path) for path in checkpoints],
             engine_dir=systemd_word(engine_dir),
             systemd_version=systemd_version,
             stop_timeout_seconds=stop_timeout_seconds,

@@ -9,7 +9,7 @@ from typing import Any
 from gpuwright.environments import environment_of
 from gpuwright.expectation import own_compiler
 from gpuwright.host import Host
-from gpuwright.launch import GGUF_ENGINES, launch
+from gpuwright.launch import launch, model_path_of
 from gpuwright.launch_environment import OwnCompiler
 from gpuwright.layout import Layout
 from gpuwright.load import load_matrix
@@ -141,8 +141,7 @@ def unit(name: str) -> str:
     """The unit of a case, with KEY for what names a build or an environment."""
     (host, plan), layout = planned(name), Layout()
     engine_dir = layout.engine_dir(plan.engine, plan.release, "KEY")
-    model = layout.checkpoint_dir(plan.checkpoint)
-    path = f"{model}/MODEL.gguf" if plan.engine in GGUF_ENGINES else model
+    path = model_path_of(plan, layout)
     start = launch(plan, layout, path, engine_dir, compiler=_compiler(host, plan, engine_dir))
     return render_unit(
         plan=plan,

@@ -36,7 +36,7 @@ def documents(state: State, specs: Iterable[tuple[Host, dict[str, Any]]]) -> dic
 
 
 def preflight(
-    state: State, specs: Mapping[Host, tuple[Sequence[dict[str, Any]], HiddenValue | None]]
+    state: State, specs: Mapping[Host, tuple[dict[str, Any] | None, HiddenValue | None]]
 ) -> dict[str, str]:
     """Ask on each node whether its downloads can be had; a sentence for each host where one cannot.
 
@@ -44,18 +44,18 @@ def preflight(
     hub's token, which specs with `token_stdin` get on standard input.
     """
 
-    def ask(host: Host, wanted: tuple[Sequence[dict[str, Any]], HiddenValue | None]) -> str | None:
-        specs, token = wanted
-        for spec in specs:
-            more = {"_stdin": token.unmask()} if token and spec["token_stdin"] else {}
-            answer = host.get_fact(Reachable, spec=spec, _ignore_errors=True, **more) or {}
-            if not answer.get("ok"):
-                said = str(answer.get("error") or "the preflight gave no answer")
-                hint = answer.get("hint")
-                return f"{said}. What would help: {hint}" if hint else said
-        return None
+    def ask(host: Host, wanted: tuple[dict[str, Any], HiddenValue | None]) -> str | None:
+        spec, token = wanted
+        more = {"_stdin": token.unmask()} if token and spec["token_stdin"] else {}
+        answer = host.get_fact(Reachable, spec=spec, _ignore_errors=True, **more) or {}
+        if answer.get("ok"):
+            return None
+        said = str(answer.get("error") or "the preflight gave no answer")
+        hint = answer.get("hint")
+        return f"{said}. What would help: {hint}" if hint else said
 
-    answers = _each(state, [(host, wanted) for host, wanted in specs.items() if wanted[0]], ask)
+    due = [(host, (spec, token)) for host, (spec, token) in specs.items() if spec is not None]
+    answers = _each(state, due, ask)
     return {str(host.name): fault for host, fault in answers.items() if fault}
 
 

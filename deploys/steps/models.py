@@ -1,4 +1,4 @@
-"""The model's files, in the store, verified."""
+"""The files of the model, and of what is served with it, in the store, verified."""
 
 from deploys.operations import downloads
 from deploys.steps.planning import Work
@@ -9,6 +9,6 @@ def fetch(work: Work) -> None:
     downloads.files_are_fetched(
         name="The model's files are present and verified",
         reason=work.changes.fetch,
-        spec=work.fetch.model,
+        spec=work.fetch.models,
         token=work.token,
     )

@@ -16,7 +16,7 @@ from gpuwright.onnode.outcome import NodeError, clean
 from gpuwright.onnode.room import on_disk, unwritable
 from gpuwright.onnode.sources import Courier, described, elsewhere, why_not
 from gpuwright.onnode.storage import locked
-from gpuwright.onnode.store import Store
+from gpuwright.onnode.store import Store, need_room
 from gpuwright.onnode.web import Web
 
 
@@ -30,38 +30,42 @@ def _token(spec: dict[str, Any]) -> str | None:
     return token or None
 
 
-def _obtain(store: Store, courier: Courier, file: dict[str, Any]) -> None:
-    """Get one file from the first source that delivers it. NodeError: none does, and why."""
+def _obtain(store: Store, courier: Courier, file: dict[str, Any]) -> str:
+    """Get one file from the first source that delivers it, and say which. NodeError: none does."""
     reasons = []
     for source in file["sources"]:
         try:
             courier.get(source, file, store.partial(file))
-            store.origin[file["path"]] = described(source)
-            return
+            return described(source)
         except (SourceError, WebError) as problem:
             reason = why_not(problem, source, courier.token is not None)
             reasons.append(f"{described(source)}: {reason}")
         except OSError as problem:
             raise unwritable(problem, store.partial(file)) from None
-    raise NodeError(
-        f"{file['path']} cannot be had: " + ("; ".join(reasons) or "it has no source"),
-        elsewhere(file["sources"]),
-    )
+    raise NodeError(_unobtainable(store, file, reasons), elsewhere(file["sources"]))
 
 
-def _preflight(store: Store, courier: Courier, reserve: int, token_later: bool) -> dict[str, Any]:
+def _unobtainable(store: Store, file: dict[str, Any], reasons: list[str]) -> str:
+    return f"{store.path(file)} cannot be had: " + ("; ".join(reasons) or "it has no source")
+
+
+def _preflight(
+    stores: list[Store], courier: Courier, reserve: int, token_later: bool
+) -> dict[str, Any]:
     """Ask the sources only. A hub's file whose token comes later is believed in, as `unproven`."""
-    store.check_places()
     found: dict[str, Any] = {}
     faults: dict[str, str] = {}
     unproven: dict[str, str] = {}
-    missing = []
-    for file in store.files:
-        path = file["path"]
-        if store.stands(file, hashing=not store.trusting):
-            found[path] = {"kind": "present"}
-            continue
-        missing.append(file)
+    for store in stores:
+        with on_disk(store.directory):
+            store.check_places()
+            for file in store.files:
+                if store.stands(file, hashing=not store.trusting):
+                    found[store.path(file)] = {"kind": "present"}
+                else:
+                    store.missing.append(file)
+    for store, file in [(each, file) for each in stores for file in each.missing]:
+        path = store.path(file)
         reasons = []
         for source in file["sources"]:
             try:
@@ -76,23 +80,30 @@ def _preflight(store: Store, courier: Courier, reserve: int, token_later: bool) 
             found[path] = source
             break
         if path not in found:
-            faults[path] = clean(f"{path} cannot be had: " + ("; ".join(reasons) or "no source"))
+            faults[path] = clean(_unobtainable(store, file, reasons))
     if faults:
-        sources = [each for file in missing if file["path"] in faults for each in file["sources"]]
+        sources = [
+            each
+            for store in stores
+            for file in store.missing
+            if store.path(file) in faults
+            for each in file["sources"]
+        ]
         raise NodeError("; ".join(faults.values()), elsewhere(sources), files=faults)
-    store.need_room(missing, reserve)
+    need_room(stores, reserve)
     return {"ok": True, "from": found, "unproven": unproven}
 
 
 def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
-    """Make every file of `files` stand in `directory`, or only ask whether it could (`preflight`).
+    """Make every file of `stores` stand, or only ask whether it could (`preflight`).
 
-    Sources are tried in order. `verify` "full" re-hashes what its stamp would vouch for. Answers
+    A store is directory, files and lock. Sources are tried in order. `verify` "full" re-hashes what
+    a stamp would vouch for. Answers
     with `files` {path: "kept" | "verified" | "fetched"},
     `from` {path: the source, for people}, `bytes_received` and `seconds`.
     """
     began = time.monotonic()
-    store = Store(spec)
+    stores = _stores(spec)
     preflight, reserve = bool(spec.get("preflight")), int(spec.get("reserve_bytes") or 0)
     patience = float(spec.get("timeout_seconds") or (20.0 if preflight else 60.0))
     try:
@@ -102,39 +113,53 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     courier = Courier(web, _token(spec), float(spec.get("backoff_seconds") or 1.0))
     if preflight:
         token_later = bool(spec.get("token_stdin")) and courier.token is None
-        with on_disk(store.directory):
-            return _preflight(store, courier, reserve, token_later)
-    waiting = f"another run is fetching into {store.directory}: waiting"
-    with locked(str(spec["lock"]), waiting), on_disk(store.directory):
-        store = Store(spec)  # the other run may have done our work
-        _fetch(store, courier, reserve)
+        return _preflight(stores, courier, reserve, token_later)
+    with contextlib.ExitStack() as held:
+        # In one order, or two runs that share two stores may wait for each other for ever.
+        for lock, place in sorted({store.lock: store.directory for store in stores}.items()):
+            held.enter_context(locked(lock, f"another run is fetching into {place}: waiting"))
+        # The other run may have done our work.
+        files, origins = _fetch(_stores(spec), courier, reserve)
     return {
         "ok": True,
-        "files": store.outcome,
-        "from": store.origin,
+        "files": files,
+        "from": origins,
         "bytes_received": courier.received,
         "seconds": round(time.monotonic() - began, 1),
     }
 
 
-def _fetch(store: Store, courier: Courier, reserve: int) -> None:
-    store.check_places()
-    missing = []
-    for file in store.files:
-        standing = store.stands(file, hashing=True)
-        if standing is None:
-            missing.append(file)
-            continue
-        store.outcome[file["path"]] = standing
-        if not store.vouched_for(file):
-            store.record(file)
-    store.need_room(missing, reserve)
-    if missing:
-        store.make()
-    for file in missing:
-        _obtain(store, courier, file)
-        store.put(file)
-        store.record(file)
-        store.outcome[file["path"]] = "fetched"
-    with contextlib.suppress(OSError):
-        clear(store.staging)
+def _stores(spec: dict[str, Any]) -> list[Store]:
+    return [Store(store, spec.get("verify") != "full") for store in spec["stores"]]
+
+
+def _fetch(
+    stores: list[Store], courier: Courier, reserve: int
+) -> tuple[dict[str, str], dict[str, str]]:
+    """What became of each file, and where those that were missing came from."""
+    outcome: dict[str, str] = {}
+    origins: dict[str, str] = {}
+    for store in stores:
+        with on_disk(store.directory):
+            store.check_places()
+            for file in store.files:
+                standing = store.stands(file, hashing=True)
+                if standing is None:
+                    store.missing.append(file)
+                    continue
+                outcome[store.path(file)] = standing
+                if not store.vouched_for(file):
+                    store.record(file)
+    need_room(stores, reserve)
+    for store in stores:
+        with on_disk(store.directory):
+            if store.missing:
+                store.make()
+            for file in store.missing:
+                origins[store.path(file)] = _obtain(store, courier, file)
+                store.put(file)
+                store.record(file)
+                outcome[store.path(file)] = "fetched"
+        with contextlib.suppress(OSError):
+            clear(store.staging)
+    return outcome, origins

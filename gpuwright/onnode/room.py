@@ -43,15 +43,16 @@ def require_room(directory: str, needed_bytes: int, purpose: str) -> None:
         )
 
 
-def require_together(needs: list[tuple[str, int]], purpose: str) -> None:
-    """The same of several directories, each with its bytes: those of one filesystem together."""
+def require_together(needs: list[tuple[str, int]], purpose: str, reserve: int = 0) -> None:
+    """The same of several directories, each with its bytes: those of one filesystem together.
+    `reserve` bytes more are to stay free of each filesystem."""
     together: dict[int, tuple[str, int]] = {}
     for directory, needed_bytes in needs:
         device = os.stat(nearest(directory)).st_dev
         first, so_far = together.get(device, (directory, 0))
         together[device] = (first, so_far + needed_bytes)
     for directory, needed_bytes in together.values():
-        require_room(directory, needed_bytes, purpose)
+        require_room(directory, needed_bytes + reserve, purpose)
 
 
 def full(path: str, **more: object) -> NodeError:

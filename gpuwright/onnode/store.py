@@ -10,7 +10,7 @@ from typing import Any
 from gpuwright.onnode.archives import clear
 from gpuwright.onnode.download import Meter
 from gpuwright.onnode.outcome import NodeError
-from gpuwright.onnode.room import nearest, require_room
+from gpuwright.onnode.room import nearest, require_together
 from gpuwright.onnode.stamps import (
     HASHED_BYTES,
     STAMP,
@@ -42,16 +42,20 @@ def _checked(files: Any) -> list[dict[str, Any]]:
 class Store:
     """One directory of verified files."""
 
-    def __init__(self, spec: dict[str, Any]) -> None:
+    def __init__(self, spec: dict[str, Any], trusting: bool) -> None:
         self.directory = str(spec["directory"])
         if not self.directory.startswith("/"):
             raise NodeError(f"directory {self.directory!r} is not absolute")
         self.files = _checked(spec["files"])
         self.staging = f"{self.directory}/{_STAGING}"
-        self.trusting = spec.get("verify") != "full"
+        self.lock = str(spec["lock"])
+        self.trusting = trusting
         self.entries = vouched(read_stamp(self.directory))
-        self.outcome: dict[str, str] = {}
-        self.origin: dict[str, str] = {}
+        self.missing: list[dict[str, Any]] = []
+        """Files that must be fetched, once that is known."""
+
+    def path(self, file: dict[str, Any]) -> str:
+        return f"{self.directory}/{file['path']}"
 
     def partial(self, file: dict[str, Any]) -> str:
         """Named by content: what one source began, another may finish."""
@@ -60,17 +64,17 @@ class Store:
     def vouched_for(self, file: dict[str, Any]) -> bool:
         """True if the stamp says of the file as it lies there that it is the right one."""
         entry = self.entries.get(file["path"], {})
-        return same_as_stamped(f"{self.directory}/{file['path']}", entry) and (
+        return same_as_stamped(self.path(file), entry) and (
             (entry.get("bytes"), entry.get("sha256")) == (file["bytes"], file["sha256"])
         )
 
     def stands(self, file: dict[str, Any], hashing: bool) -> str | None:
         """ "kept" or "verified" if the right file is in place; None if it must be fetched.
 
-        A stamp is believed for large files only, and not with `verify` "full". Without `hashing`
-        a large file of the right size is taken for the right one.
+        A stamp is believed for large files only, and only where the store is `trusting`. Without
+        `hashing` a large file of the right size is taken for the right one.
         """
-        path = f"{self.directory}/{file['path']}"
+        path = self.path(file)
         believed = self.trusting and self.vouched_for(file)
         small = file["bytes"] <= HASHED_BYTES
         if believed and not small:
@@ -97,19 +101,18 @@ class Store:
             if not os.path.isdir(above):
                 raise NodeError(f"{above} is no directory", "move it away")
 
-    def need_room(self, missing: list[dict[str, Any]], reserve: int) -> None:
-        """NodeError unless what is still to come fits, with the reserve left."""
+    @property
+    def needed_bytes(self) -> int:
+        """What is still to come, and the largest package that a file is unpacked from."""
         needed = largest_archive = 0
-        for file in missing:
+        for file in self.missing:
             needed += max(0, file["bytes"] - _size(self.partial(file)))
             for source in file["sources"]:
                 if source.get("member"):
                     held = _size(self.partial(file) + ".archive")
                     archive = int(source.get("bytes") or 0) - held
                     largest_archive = max(largest_archive, archive)
-        if missing:
-            room = needed + largest_archive + reserve
-            require_room(self.directory, room, f"fetching into {self.directory}")
+        return needed + largest_archive
 
     def make(self) -> None:
         """Make the staging directory, or clear it of all that this run cannot take up again.
@@ -127,7 +130,7 @@ class Store:
 
     def put(self, file: dict[str, Any]) -> None:
         """Give the verified partial file its name."""
-        path = f"{self.directory}/{file['path']}"
+        path = self.path(file)
         parent = os.path.dirname(path)
         os.makedirs(parent, mode=0o755, exist_ok=True)
         os.chmod(self.partial(file), 0o644)
@@ -136,14 +139,21 @@ class Store:
 
     def record(self, file: dict[str, Any]) -> None:
         """Vouch for a file that was just verified; others of the stamp stay if they still stand."""
-        path = f"{self.directory}/{file['path']}"
-        self.entries[file["path"]] = stamped(path, file["sha256"])
+        self.entries[file["path"]] = stamped(self.path(file), file["sha256"])
         self.entries = {
             name: entry
             for name, entry in self.entries.items()
             if same_as_stamped(f"{self.directory}/{name}", entry)
         }
         write_stamp(self.directory, {"schema": 1, "files": self.entries})
+
+
+def need_room(stores: list[Store], reserve: int) -> None:
+    """NodeError unless what is still to come fits, with the reserve left on each filesystem."""
+    due = [(store.directory, store.needed_bytes) for store in stores if store.missing]
+    if due:
+        places = " and ".join(directory for directory, _ in due)
+        require_together(due, f"fetching into {places}", reserve)
 
 
 def _size(path: str) -> int:

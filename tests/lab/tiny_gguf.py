@@ -5,7 +5,7 @@ Written byte by byte, so that its hash is the same on every machine and no libra
 
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,13 @@ TOKENS = ["<unk>", "<s>", "</s>", *BYTES, *WORDS]
 KINDS = [2, 3, 3, *(6 for _ in BYTES), *(1 for _ in WORDS)]
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 _ALIGNMENT = 32
-_U32, _I32, _F32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
-_FORMATS = {_U32: "<I", _I32: "<i", _F32: "<f", _BOOL: "<?"}
+U32, I32, F32, BOOL, STRING = 4, 5, 6, 7, 8
+_ARRAY = 9
+_FORMATS = {U32: "<I", I32: "<i", F32: "<f", BOOL: "<?"}
 _FLOAT, _HALF = 0, 1
+
+Keys = Mapping[str, tuple[int, Any]]
+"""Name -> type and value of a key, or the type and values of an array."""
 
 
 def _text(value: str) -> bytes:
@@ -32,41 +36,60 @@ def _text(value: str) -> bytes:
 
 
 def _value(kind: int, value: Any) -> bytes:
-    return _text(value) if kind == _STRING else struct.pack(_FORMATS[kind], value)
+    return _text(value) if kind == STRING else struct.pack(_FORMATS[kind], value)
 
 
-def _keys() -> Iterator[bytes]:
-    plain: dict[str, tuple[int, Any]] = {
-        "general.architecture": (_STRING, "llama"),
-        "general.name": (_STRING, MODEL),
-        "general.file_type": (_U32, 1),
-        "llama.context_length": (_U32, CONTEXT),
-        "llama.embedding_length": (_U32, HIDDEN),
-        "llama.block_count": (_U32, LAYERS),
-        "llama.feed_forward_length": (_U32, INNER),
-        "llama.attention.head_count": (_U32, HEADS),
-        "llama.attention.head_count_kv": (_U32, KV_HEADS),
-        "llama.attention.layer_norm_rms_epsilon": (_F32, 1e-5),
-        "llama.rope.dimension_count": (_U32, HEAD),
-        "llama.rope.freq_base": (_F32, 10000.0),
-        "llama.vocab_size": (_U32, len(TOKENS)),
-        "tokenizer.ggml.model": (_STRING, "llama"),
-        "tokenizer.ggml.bos_token_id": (_U32, 1),
-        "tokenizer.ggml.eos_token_id": (_U32, 2),
-        "tokenizer.ggml.unknown_token_id": (_U32, 0),
-        "tokenizer.ggml.add_bos_token": (_BOOL, True),
-        "tokenizer.chat_template": (_STRING, TEMPLATE),
+def _pair(name: str, kind: int, value: Any) -> bytes:
+    if not isinstance(value, list):
+        return _text(name) + struct.pack("<I", kind) + _value(kind, value)
+    head = struct.pack("<IIQ", _ARRAY, kind, len(value))
+    return _text(name) + head + b"".join(_value(kind, each) for each in value)
+
+
+def uniform(chance: random.Random, count: int) -> list[float]:
+    return [chance.uniform(-0.3, 0.3) for _ in range(count)]
+
+
+def written(keys: Keys, tensors: Mapping[str, tuple[tuple[int, ...], list[float]]]) -> bytes:
+    """A GGUF file. A tensor is its shape, columns first, and its values: in 32 bits if it has one
+    dimension, else in 16."""
+    infos, data = bytearray(), bytearray()
+    for name, (shape, values) in tensors.items():
+        kind, letter = (_FLOAT, "f") if len(shape) == 1 else (_HALF, "e")
+        infos += _text(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+        infos += struct.pack("<IQ", kind, len(data))
+        data += struct.pack(f"<{len(values)}{letter}", *values)
+        data += bytes(-len(data) % _ALIGNMENT)
+    pairs = b"".join(_pair(name, kind, value) for name, (kind, value) in keys.items())
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys)) + pairs + infos
+    return bytes(head + bytes(-len(head) % _ALIGNMENT) + data)
+
+
+def _keys(name: str) -> Keys:
+    return {
+        "general.architecture": (STRING, "llama"),
+        "general.name": (STRING, name),
+        "general.file_type": (U32, 1),
+        "llama.context_length": (U32, CONTEXT),
+        "llama.embedding_length": (U32, HIDDEN),
+        "llama.block_count": (U32, LAYERS),
+        "llama.feed_forward_length": (U32, INNER),
+        "llama.attention.head_count": (U32, HEADS),
+        "llama.attention.head_count_kv": (U32, KV_HEADS),
+        "llama.attention.layer_norm_rms_epsilon": (F32, 1e-5),
+        "llama.rope.dimension_count": (U32, HEAD),
+        "llama.rope.freq_base": (F32, 10000.0),
+        "llama.vocab_size": (U32, len(TOKENS)),
+        "tokenizer.ggml.model": (STRING, "llama"),
+        "tokenizer.ggml.bos_token_id": (U32, 1),
+        "tokenizer.ggml.eos_token_id": (U32, 2),
+        "tokenizer.ggml.unknown_token_id": (U32, 0),
+        "tokenizer.ggml.add_bos_token": (BOOL, True),
+        "tokenizer.chat_template": (STRING, TEMPLATE),
+        "tokenizer.ggml.tokens": (STRING, TOKENS),
+        "tokenizer.ggml.scores": (F32, [0.0 for _ in TOKENS]),
+        "tokenizer.ggml.token_type": (I32, KINDS),
     }
-    for name, (kind, value) in plain.items():
-        yield _text(name) + struct.pack("<I", kind) + _value(kind, value)
-    arrays: dict[str, tuple[int, list[Any]]] = {
-        "tokenizer.ggml.tokens": (_STRING, TOKENS),
-        "tokenizer.ggml.scores": (_F32, [0.0 for _ in TOKENS]),
-        "tokenizer.ggml.token_type": (_I32, KINDS),
-    }
-    for name, (kind, values) in arrays.items():
-        head = struct.pack("<IIQ", _ARRAY, kind, len(values))
-        yield _text(name) + head + b"".join(_value(kind, value) for value in values)
 
 
 def _shapes() -> dict[str, tuple[int, ...]]:
@@ -92,35 +115,40 @@ def _shapes() -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _data(name: str, shape: tuple[int, ...], chance: random.Random) -> bytes:
+def _values(name: str, shape: tuple[int, ...], chance: random.Random) -> list[float]:
     if len(shape) == 1:
-        return struct.pack("<f", 1.0) * shape[0]
-    values = [chance.uniform(-0.3, 0.3) for _ in range(shape[0] * shape[1])]
+        return [1.0] * shape[0]
+    values = uniform(chance, shape[0] * shape[1])
     if name == "output.weight":
         # Only words are ever said.
         silent = shape[0] * (len(TOKENS) - len(WORDS))
         values[:silent] = [0.0] * silent
-    return struct.pack(f"<{len(values)}e", *values)
+    return values
 
 
-def content() -> bytes:
-    """The file."""
-    chance, infos, data = random.Random(7), bytearray(), bytearray()
-    shapes = _shapes()
-    for name, shape in shapes.items():
-        kind = _FLOAT if len(shape) == 1 else _HALF
-        infos += _text(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
-        infos += struct.pack("<IQ", kind, len(data))
-        data += _data(name, shape, chance)
-        data += bytes(-len(data) % _ALIGNMENT)
-    keys = list(_keys())
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(shapes), len(keys)) + b"".join(keys) + infos
-    return bytes(head + bytes(-len(head) % _ALIGNMENT) + data)
+def content(name: str = MODEL, seed: int = 7) -> bytes:
+    """The file. One of another name and the same seed says the same words."""
+    chance = random.Random(seed)
+    tensors = {each: (shape, _values(each, shape, chance)) for each, shape in _shapes().items()}
+    return written(_keys(name), tensors)
 
 
-def write_row(path: Path, url: str) -> Path:
-    """Its row, as an operator's file of further models has it; the file is at `url`."""
-    held = content()
+def checkpoint(name: str, path: str, held: bytes, url: str) -> dict[str, Any]:
+    """The row of a checkpoint that is one file, which is at `url`."""
+    return {
+        "id": name,
+        "format": "gguf",
+        "quantization": "f16",
+        "repo": f"lab/{name}",
+        "size": f"{len(held)} B",
+        "engines": {"llama.cpp": "", "ik_llama.cpp": ""},
+        "files": [tiny_rows.file(path, held, {"kind": "url", "url": url})],
+    }
+
+
+def write_row(path: Path, url: str, *beside: dict[str, Any], vision: bool = False) -> Path:
+    """Its row, as an operator's file of further models has it; the file is at `url`. `beside` are
+    further checkpoints."""
     row = tiny_rows.model(
         MODEL,
         context=CONTEXT,
@@ -130,14 +158,7 @@ def write_row(path: Path, url: str) -> Path:
         heads=HEADS,
         kv_heads=KV_HEADS,
         head=HEAD,
-        checkpoint={
-            "id": f"{MODEL}-f16",
-            "format": "gguf",
-            "quantization": "f16",
-            "repo": "lab/tiny-gguf",
-            "size": f"{len(held)} B",
-            "engines": {"llama.cpp": "", "ik_llama.cpp": ""},
-            "files": [tiny_rows.file(FILE, held, {"kind": "url", "url": url})],
-        },
+        checkpoints=[checkpoint(f"{MODEL}-f16", FILE, content(), url), *beside],
+        vision=vision,
     )
     return tiny_rows.write(path, row)

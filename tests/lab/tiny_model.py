@@ -134,18 +134,20 @@ def row(commit: str) -> dict[str, Any]:
         heads=HEADS,
         kv_heads=KV_HEADS,
         head=HEAD,
-        checkpoint={
-            "id": CHECKPOINT,
-            "format": "safetensors",
-            "quantization": "bf16",
-            "repo": REPOSITORY,
-            "size": f"{len(contents['model.safetensors'])} B",
-            "engines": {"vllm": "", "sglang": ""},
-            "files": [
-                tiny_rows.file(path, content, at | {"path": path})
-                for path, content in contents.items()
-            ],
-        },
+        checkpoints=[
+            {
+                "id": CHECKPOINT,
+                "format": "safetensors",
+                "quantization": "bf16",
+                "repo": REPOSITORY,
+                "size": f"{len(contents['model.safetensors'])} B",
+                "engines": {"vllm": "", "sglang": ""},
+                "files": [
+                    tiny_rows.file(path, content, at | {"path": path})
+                    for path, content in contents.items()
+                ],
+            }
+        ],
     )
 
 

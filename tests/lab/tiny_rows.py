@@ -1,7 +1,7 @@
 """The rows of the tiny random models, as an operator's file of further models has them."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,10 @@ def model(
     heads: int,
     kv_heads: int,
     head: int,
-    checkpoint: Mapping[str, Any],
+    checkpoints: Sequence[Mapping[str, Any]],
+    vision: bool = False,
 ) -> dict[str, Any]:
-    """A random Llama of these sizes with its one checkpoint."""
-    groups = [{"kind": "full", "layers": layers, "kv_heads": kv_heads, "head_size": head}]
+    """A random Llama of these sizes with its checkpoints."""
     return {
         "id": name,
         "name": name,
@@ -37,7 +37,8 @@ def model(
             "hidden_size": hidden,
             "vocabulary": vocabulary,
             "parameters_millions": 1,
-            "groups": groups,
+            "groups": groups(layers, kv_heads, head),
+            "vision": vision,
         },
         "sources": [_SAID | {"covers": ["architecture"]}],
         "checkpoints": [
@@ -47,8 +48,14 @@ def model(
                 "sources": [_SAID | {"covers": ["files", "size"]}],
                 **checkpoint,
             }
+            for checkpoint in checkpoints
         ],
     }
+
+
+def groups(layers: int, kv_heads: int, head: int) -> list[dict[str, Any]]:
+    """Its layers, which all attend to all."""
+    return [{"kind": "full", "layers": layers, "kv_heads": kv_heads, "head_size": head}]
 
 
 def file(path: str, content: bytes, source: Mapping[str, str]) -> dict[str, Any]:

@@ -29,12 +29,16 @@ def url(server: Site, path: str = "/m.gguf") -> dict[str, Any]:
     return {"kind": "url", "url": server.url + path}
 
 
-def spec(store: Path, *sources: dict[str, Any], **more: Any) -> dict[str, Any]:
+def spec(store: Path, *sources: dict[str, Any], lock: str = "", **more: Any) -> dict[str, Any]:
     file = {"path": "m.gguf", "bytes": len(CONTENT), "sha256": SHA256, "sources": list(sources)}
     return {
-        "directory": str(store),
-        "files": [file],
-        "lock": str(store.parent / "lock"),
+        "stores": [
+            {
+                "directory": str(store),
+                "files": [file],
+                "lock": lock or str(store.parent / "lock"),
+            }
+        ],
         "backoff_seconds": 0.01,
         "timeout_seconds": 2,
         **more,

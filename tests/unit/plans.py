@@ -1,6 +1,6 @@
 """One plan for tests of what comes after the decision."""
 
-from gpuwright.plan import MemoryPlan, MemoryTerm, ModelFile, Plan, Source
+from gpuwright.plan import MemoryPlan, MemoryTerm, ModelFile, Plan, PlannedCheckpoint, Source
 
 FILE = ModelFile(
     path="model.gguf",
@@ -8,6 +8,8 @@ FILE = ModelFile(
     sha256="a" * 64,
     sources=(Source(kind="url", url="https://example.org/model.gguf"),),
 )
+
+BESIDE = PlannedCheckpoint(id="tiny-draft", files=(FILE,))
 
 PLAN = Plan(
     service="llm",

@@ -14,18 +14,20 @@ from gpuwright.expected import PLAN_VARIABLE, Directory, Expected, directories
 from gpuwright.layout import Layout
 from gpuwright.plan import PlannedGpu
 from gpuwright.running import obstacle, remarks
-from tests.unit.plans import FILE, PLAN
+from tests.unit.plans import BESIDE, FILE, PLAN
 
 LAYOUT = Layout()
 ENGINE = "/opt/gpuwright/engines/llama.cpp-b1-k"
 BINARY = f"{ENGINE}/bin/llama-server"
 MODEL = f"{LAYOUT.checkpoint_dir(PLAN.checkpoint)}/{FILE.path}"
+DRAFTER_DIR = LAYOUT.checkpoint_dir(BESIDE.id)
+DRAFTER = f"{DRAFTER_DIR}/{FILE.path}"
 KEY_FILE = LAYOUT.environment_path("llm")
 STARTED = 1000.0
 
 EXPECTED = Expected(
     layout=LAYOUT,
-    plan=PLAN,
+    plan=replace(PLAN, beside=(BESIDE,)),
     engine_dir=ENGINE,
     engine_files=("bin/llama-server",),
     unit=f'[Service]\nEnvironment="{PLAN_VARIABLE}=abc"\n',  # as units.py writes it
@@ -62,6 +64,8 @@ def _serving() -> dict[str, Any]:
         f"{ENGINE}/bin": _file(type="dir", mode="0755"),
         LAYOUT.checkpoint_dir(PLAN.checkpoint): _file(type="dir", mode="0755"),
         MODEL: _file(),
+        DRAFTER_DIR: _file(type="dir", mode="0755"),
+        DRAFTER: _file(),
         KEY_FILE: _file(mode="0600", variables=["LLAMA_API_KEY"]),
         EXPECTED.unit_path: _file(EXPECTED.unit),
         EXPECTED.record_path: _file(EXPECTED.record),
@@ -78,6 +82,7 @@ def _serving() -> dict[str, Any]:
             "files": files,
             "stamps": {
                 f"{ENGINE}/gpuwright.json": {"files": {"bin/llama-server": dict(stamp)}},
+                f"{DRAFTER_DIR}/gpuwright.json": {"files": {FILE.path: dict(stamp)}},
                 f"{LAYOUT.checkpoint_dir(PLAN.checkpoint)}/gpuwright.json": {
                     "files": {FILE.path: stamp}
                 },
@@ -171,6 +176,12 @@ RESTARTED = {"restart", "gate"}
         ("model's stamp gone", lambda d: d["ours"]["stamps"].popitem(), {"fetch"} | RESTARTED),
         ("model is a link", lambda d: _files(d)[MODEL].update(type="link"),
          {"fetch"} | RESTARTED),
+        ("drafter gone", lambda d: _files(d).pop(DRAFTER), {"fetch"} | RESTARTED),
+        ("drafter's stamp gone", lambda d: d["ours"]["stamps"].pop(f"{DRAFTER_DIR}/gpuwright.json"),
+         {"fetch"} | RESTARTED),
+        ("drafter writable", lambda d: _files(d)[DRAFTER].update(mode="0666"), {"modes"}),
+        ("drafter's directory closed", lambda d: _files(d)[DRAFTER_DIR].update(mode="0700"),
+         {"modes"}),
         ("build gone", lambda d: _files(d).pop(BINARY), {"build", "packages"} | RESTARTED),
         ("build replaced", lambda d: _files(d)[BINARY].update(inode=8),
          {"build", "packages"} | RESTARTED),
@@ -249,6 +260,7 @@ def test_file_from_a_clock_that_was_ahead_does_not_restart_for_ever() -> None:
         stamps = document["ours"]["stamps"].values()
         for entry in [
             _files(document)[MODEL],
+            _files(document)[DRAFTER],
             *(row for s in stamps for row in s["files"].values()),
         ]:
             entry["mtime_ns"] = int(9e18)
@@ -341,6 +353,17 @@ def test_record_holds_no_figure_that_moves_by_itself() -> None:
     assert "memory" not in record
     assert "reasons" not in record
     assert record["files"] == {FILE.path: FILE.sha256}
+    assert record["beside"] == {BESIDE.id: {FILE.path: FILE.sha256}}
+
+
+def test_every_checkpoint_that_differs_is_named() -> None:
+    def change(document: dict[str, Any]) -> None:
+        for path in (MODEL, DRAFTER):
+            _files(document).pop(path)
+
+    wrong = ((PLAN.checkpoint, MODEL), (BESIDE.id, DRAFTER))
+    said = "; ".join(f"fetch {name}: {path} is missing" for name, path in wrong)
+    assert _changed(change).fetch == said
 
 
 def test_service_off_its_gpus_is_not_serving() -> None:

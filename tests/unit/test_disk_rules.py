@@ -1,8 +1,33 @@
 """What an engine that is made on the node adds to what its disks must take."""
 
-from tests.unit.decisions import GIB, planned, refused
+from gpuwright.plan import Plan
+from tests.unit.decisions import GIB, decided, planned, refused
 
 CARDS = {"model": "smollm2", "engine": "llama.cpp"}
+
+
+def free(gib):
+    """A change to a node: all that we write lies on one filesystem, with so much left."""
+
+    def change(node):
+        for disk in node["disks"].values():
+            disk["mount"], disk["free_bytes"] = "/", int(gib * GIB)
+
+    return change
+
+
+def test_what_stands_beside_a_model_needs_room_too():
+    wanted = {"model": "qwen3.6-27b", "checkpoint": "qwen3.6-27b-iq4_xs", "engine": "llama.cpp"}
+    images = wanted | {"vision": True}
+    projector = 0.94e9 / GIB
+    least = next(tenth / 10 for tenth in range(1000) if fits(wanted, free(tenth / 10)))
+    (reason,) = {each for each in refused("1x3090", images, free(least)).reasons if "disk" in each}
+    assert "qwen3.6-27b-iq4_xs and qwen3.6-27b-mmproj and " in reason
+    assert planned("1x3090", images, free(least + projector)).projector == "qwen3.6-27b-mmproj"
+
+
+def fits(wanted, change):
+    return isinstance(decided("1x3090", wanted, change), Plan)
 
 
 def test_a_build_for_cards_needs_room_for_its_toolkit_packed_and_unpacked():

@@ -9,6 +9,7 @@ from gpuwright.host import Host
 from gpuwright.launch import launch
 from gpuwright.layout import Layout
 from gpuwright.load import load_matrix
+from gpuwright.plan import Plan
 from gpuwright.refusals import WantError
 from gpuwright.selection import decide
 from gpuwright.sketch import read_sketch
@@ -248,28 +249,57 @@ def test_a_prompt_holds_as_many_images_as_are_wanted(engine, flag, limit):
     assert words[words.index(flag) + 1] == limit
 
 
-@pytest.mark.parametrize(
-    ("wanted", "second"),
-    [
-        ({"model": "qwen3.6-27b", "vision": True}, "qwen3.6-27b-mmproj"),
-        ({"model": "qwen3.6-27b"}, None),
-        ({"model": "gemma-4-31b", "speculative": "mtp"}, "gemma-4-31b-mtp-gguf"),
-    ],
-)
-def test_a_plan_that_needs_a_second_checkpoint_is_shown_and_not_applied(wanted, second):
+def pinned_but(*unpinned: str):
+    """The matrix with files for every checkpoint but these."""
     (files,) = (row.files for model in MATRIX.models for row in model.checkpoints if row.files)
 
     def pinned(row):
-        return replace(row, files=files, unpinned=None)
+        return row if row.id in unpinned else replace(row, files=files, unpinned=None)
 
     models = [
         replace(model, checkpoints=tuple(pinned(row) for row in model.checkpoints))
         for model in MATRIX.models
     ]
-    matrix = replace(MATRIX, models=tuple(models))
-    node = Host.from_document(read_sketch({"gpus": [], "memory_gib": 256}, matrix)[0])
+    return replace(MATRIX, models=tuple(models))
+
+
+def planned_by(matrix, wanted, gpus=()):
+    sketch = {"gpus": list(gpus), "memory_gib": 256}
+    node = Host.from_document(read_sketch(sketch, matrix)[0])
     plan = decide(node, Want.from_data(wanted), matrix)
-    if second is None:
-        assert plan.not_applicable is None
-    else:
-        assert plan.not_applicable.startswith(f"{second} stands beside ")
+    assert isinstance(plan, Plan), plan.sentence()
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("wanted", "beside"),
+    [
+        ({"model": "qwen3.6-27b", "vision": True}, ["qwen3.6-27b-mmproj"]),
+        ({"model": "qwen3.6-27b"}, []),
+        ({"model": "gemma-4-31b", "speculative": "mtp"}, ["gemma-4-31b-mtp-gguf"]),
+    ],
+)
+def test_a_plan_brings_the_checkpoints_that_stand_beside_its_model(wanted, beside):
+    plan = planned_by(pinned_but(), wanted)
+    assert plan.not_applicable is None
+    assert [each.id for each in plan.checkpoints] == [plan.checkpoint, *beside]
+    assert all(each.files == plan.files for each in plan.beside)
+    for each in beside:
+        plan = planned_by(pinned_but(each), wanted)
+        assert plan.not_applicable.startswith(f"checkpoint {each} is not pinned: ")
+        assert plan.not_applicable.endswith(f"`python -m tools.pin {each}` records it")
+        assert planned_by(MATRIX, wanted).not_applicable.count(" is not pinned: ") == 2
+
+
+def test_a_preferred_drafter_that_nobody_pinned_falls_away_and_a_pinned_one_is_said():
+    drafters = [row.id for model in MATRIX.models for row in model.drafters]
+    wanted = {"model": "gemma-4-31b", "workload": "single-user-latency", "engine": "vllm"}
+    plan = planned_by(pinned_but(), wanted, ["H100"])
+    assert plan.speculation.drafter == "gemma-4-31b-assistant"
+    without = planned_by(pinned_but(*drafters), wanted, ["H100"])
+    assert (without.not_applicable, without.beside) == (None, ())
+    asked = planned_by(pinned_but(*drafters), wanted | {"speculative": "mtp"}, ["H100"])
+    assert asked.not_applicable.startswith("checkpoint gemma-4-31b-assistant is not pinned: ")
+    # Where the model cannot be applied either, the plan shows what would be served.
+    shown = planned_by(MATRIX, wanted, ["H100"])
+    assert shown.speculation.drafter == "gemma-4-31b-assistant"

@@ -4,11 +4,12 @@ from dataclasses import replace
 import pytest
 
 from gpuwright.hazard_rows import PARAMETERS
-from gpuwright.launch import ENGINES, launch
+from gpuwright.launch import ENGINES, launch, model_path_of
 from gpuwright.layout import Layout
 from gpuwright.load import load_matrix
-from gpuwright.plan import Plan
+from gpuwright.plan import Plan, PlannedCheckpoint, Speculation
 from tests.unit.decisions import planned
+from tests.unit.plans import FILE, PLAN
 from tests.unit.sketched import planned_on, refused_on
 
 LAYOUT = Layout()
@@ -307,3 +308,37 @@ def test_cards_without_nvlink_reduce_by_nccl_whatever_the_engine(engine):
         assert "allreduce_strategy" not in json.loads(over.before[-1])
     else:
         assert set(beside.argv) - set(over.argv) == {"--disable-custom-all-reduce"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "files", "path"),
+    [
+        ("llama.cpp", ("d.gguf",), "/d.gguf"),
+        ("ik_llama.cpp", ("README.md", "q4/d-00002-of-00002.gguf", "q4/d-00001-of-00002.gguf"),
+         "/q4/d-00001-of-00002.gguf"),
+        ("llama.cpp", (), "/MODEL.gguf"),
+        ("vllm", ("config.json", "model.safetensors"), ""),
+    ],
+)  # fmt: skip
+def test_an_engine_is_given_a_checkpoint_as_it_lies_in_the_store(engine, files, path):
+    checkpoint = PlannedCheckpoint(
+        id="second", files=tuple(replace(FILE, path=name) for name in files)
+    )
+    place = f"{LAYOUT.checkpoint_dir('second')}{path}"
+    plan = replace(
+        PLAN,
+        engine=engine,
+        checkpoint="second",
+        files=checkpoint.files,
+    )
+    assert model_path_of(plan, LAYOUT) == place
+    drafting = replace(
+        planned("cpu-debian12", {}),
+        beside=(checkpoint,),
+        speculation=Speculation(method="draft-model", tokens=4, drafter="second"),
+        projector="second",
+        feature_arguments=("--draft", "{drafter}", "--images", "{projector}"),
+    )
+    if engine == "llama.cpp":
+        start = started(drafting)
+        assert (value(start, "--draft"), value(start, "--images")) == (place, place)

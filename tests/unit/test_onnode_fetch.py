@@ -27,7 +27,7 @@ from tests.unit.onnode_sources import (
 def test_fetches_verifies_and_stamps(store: Path):
     with site(whole) as server:
         answer, _ = run("fetch", spec(store, url(server)))
-    assert answer["files"] == {"m.gguf": "fetched"}
+    assert answer["files"] == {f"{store}/m.gguf": "fetched"}
     assert answer["bytes_received"] == len(CONTENT)
     path = store / "m.gguf"
     assert path.read_bytes() == CONTENT
@@ -49,7 +49,7 @@ def test_a_second_run_asks_nobody_and_writes_nothing(store: Path):
         stamp = (store / "gpuwright.json").stat().st_mtime_ns
         server.seen.clear()
         answer, _ = run("fetch", spec(store, url(server)))
-    assert answer["files"] == {"m.gguf": "kept"}
+    assert answer["files"] == {f"{store}/m.gguf": "kept"}
     assert server.seen == []
     assert (store / "gpuwright.json").stat().st_mtime_ns == stamp
 
@@ -134,7 +134,7 @@ def test_a_stalled_connection_is_given_up_and_the_next_source_finishes(store: Pa
         sources = (url(slow), url(good))
         answer, finished = run("fetch", spec(store, *sources, timeout_seconds=0.2))
         assert good.seen[0][2]["Range"].startswith("bytes=")
-    assert answer["from"]["m.gguf"] == f"{good.url}/m.gguf"
+    assert answer["from"][f"{store}/m.gguf"] == f"{good.url}/m.gguf"
     assert "stalled" in finished.stderr
 
 
@@ -206,7 +206,7 @@ def test_a_local_file_is_copied_and_checked(store: Path, tmp_path: Path):
     here = tmp_path / "here.gguf"
     here.write_bytes(CONTENT)
     source = {"kind": "local", "path": str(here)}
-    assert run("fetch", spec(store, source))[0]["files"] == {"m.gguf": "fetched"}
+    assert run("fetch", spec(store, source))[0]["files"] == {f"{store}/m.gguf": "fetched"}
     assert (store / "m.gguf").read_bytes() == CONTENT
     here.write_bytes(b"z" * len(CONTENT))
     (store / "m.gguf").unlink()
@@ -237,7 +237,7 @@ def test_a_row_that_leads_out_or_vouches_for_nothing_is_refused(
     store: Path, change: dict[str, Any]
 ):
     wanted = spec(store)
-    wanted["files"][0].update(change)
+    wanted["stores"][0]["files"][0].update(change)
     answer, _ = run("fetch", wanted)
     assert answer["ok"] is False
     assert not store.exists()
@@ -263,7 +263,7 @@ def test_waits_for_another_run_and_then_finds_its_work_done(store: Path):
         ]
         outputs = [process.communicate(timeout=20) for process in both]
         assert len(server.seen) == 1
-    words = sorted(json.loads(out)["files"]["m.gguf"] for out, _ in outputs)
+    words = sorted(json.loads(out)["files"][f"{store}/m.gguf"] for out, _ in outputs)
     assert words == ["fetched", "kept"]
     assert any("another run is fetching" in err for _, err in outputs)
 

