@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpuwright.memory import sglang
-from gpuwright.memory.layers import growing_bytes_per_token, sequence_state_bytes
+from gpuwright.memory.by_token import state_bytes, token_bytes
+from gpuwright.memory.layers import growing_bytes_per_token
 from gpuwright.memory.llama_cpp_rates import CONTEXT_STEP, draft_token_bytes, rates
 from gpuwright.memory.pool import Pool
 from gpuwright.memory.request import MemoryRequest
@@ -33,12 +33,7 @@ def of_pool(request: MemoryRequest, shared: Pool, pool_bytes: int, tokens: int) 
     """vLLM: what `pool_bytes` hold, for requests of `tokens`."""
     blocks, need = shared.blocks(pool_bytes), shared.need(tokens)
     measured = bool(request.architecture.measured_caches)
-    state = sequence_state_bytes(
-        request.architecture,
-        request.tensor_parallel_size,
-        state_bytes=request.state_bytes,
-        draft_tokens=request.draft_tokens,
-    )
+    state = state_bytes(request)
     grows = growing_bytes_per_token(
         request.architecture,
         request.kv,
@@ -59,23 +54,13 @@ def of_pool(request: MemoryRequest, shared: Pool, pool_bytes: int, tokens: int) 
 
 def of_tokens(request: MemoryRequest, pool_bytes: int, tokens: int) -> Cache:
     """SGLang, and engines that are reckoned coarsely: tokens alone, states stand beside them."""
-    per_token = sglang.token_bytes(
-        request.architecture,
-        request.kv,
-        request.tensor_parallel_size,
-        own_draft=request.draft_tokens > 0,
-    )
+    per_token = token_bytes(request)
     held = max(0, pool_bytes) // per_token
     return Cache(
         kv_cache_tokens=held,
         max_concurrency=held / tokens,
         bytes_per_token=per_token,
-        state_bytes_per_sequence=sequence_state_bytes(
-            request.architecture,
-            request.tensor_parallel_size,
-            state_bytes=request.state_bytes,
-            draft_tokens=request.draft_tokens,
-        ),
+        state_bytes_per_sequence=state_bytes(request),
         max_context=min(held, request.model_context_tokens),
         needed_bytes=per_token * tokens,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from math import ceil
 
-from gpuwright.memory.layers import sequence_state_bytes
+from gpuwright.memory.by_token import drafter_bytes, state_bytes, token_bytes, workspace_bytes
 from gpuwright.memory.request import (
     Details,
     Fit,
@@ -17,8 +17,6 @@ from gpuwright.memory.request import (
     usable_bytes,
     with_spare,
 )
-from gpuwright.memory.sglang import token_bytes
-from gpuwright.memory.vllm_terms import prompt_workspace_bytes
 from gpuwright.plan import KV_CACHE, WEIGHTS, MemoryPlan, MemoryTerm
 from gpuwright.quoting import counted
 from gpuwright.refusals import Needs, OutOfMemory, Reason
@@ -52,28 +50,10 @@ def _fit(request: MemoryRequest, *, experts_in_ram: int) -> Fit | Reason:
     assert terms is not None
     if request.architecture.measured_caches:
         return Needs(subject="cache", needed="a formula, or one that was measured", found="neither")
-    sequences, batch, drafter = request.sequences, request.max_num_batched_tokens, request.draft
+    sequences = request.sequences
     weights = ceil((request.weights_bytes - experts_in_ram) / size)
-    beside = ceil(drafter.weights_bytes / size) if drafter is not None else 0
-    workspace = (
-        terms.activation_bytes(batch, vision=request.vision)
-        + terms.graph_bytes(sequences, drafter=drafter is not None)
-        + terms.runtime_bytes(size)
-        + prompt_workspace_bytes(request)
-    )
-    state = sequence_state_bytes(
-        request.architecture,
-        size,
-        state_bytes=request.state_bytes,
-        draft_tokens=request.draft_tokens,
-    )
-    per_token = token_bytes(
-        request.architecture,
-        request.kv,
-        size,
-        own_draft=request.draft_tokens > 0 and drafter is None,
-        drafter=(drafter.groups or ()) if drafter is not None else (),
-    )
+    beside, workspace = drafter_bytes(request), workspace_bytes(request)
+    state, per_token = state_bytes(request), token_bytes(request)
     fixed = weights + beside + workspace + state * sequences
     left = device.available_bytes - fixed
     pool = max(
@@ -121,9 +101,8 @@ def _details(
 ) -> Details:
     terms, device, size = request.terms, request.smallest, request.tensor_parallel_size
     assert terms is not None
-    sequences, draft = request.sequences, request.draft
+    sequences, beside = request.sequences, drafter_bytes(request)
     weights = ceil((request.weights_bytes - experts_in_ram) / size)
-    beside = ceil(draft.weights_bytes / size) if draft is not None else 0
     found = [
         MemoryTerm(name=WEIGHTS, bytes=weights, note=f"over {size}"),
         MemoryTerm(name="drafter", bytes=beside, note=f"over {size}"),

@@ -7,15 +7,10 @@ comparable with vLLM's figure of a similar name.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache, partial
+from functools import partial
 from math import ceil
 
-from gpuwright.architecture import Architecture, LayerGroup, LayerKind
-from gpuwright.memory.layers import (
-    growing_bytes_per_token,
-    kv_bytes_per_token,
-    sequence_state_bytes,
-)
+from gpuwright.memory.by_token import drafter_bytes, state_bytes, token_bytes, workspace_bytes
 from gpuwright.memory.request import (
     MIB,
     SPARE_PERCENT,
@@ -33,30 +28,6 @@ from gpuwright.memory.vllm_terms import prompt_workspace_bytes
 from gpuwright.plan import KV_CACHE, WEIGHTS, MemoryPlan, MemoryTerm
 from gpuwright.quoting import counted
 from gpuwright.refusals import Needs, OutOfMemory, Reason
-from gpuwright.rows import KvCacheDtypeRow
-
-
-@lru_cache(maxsize=1 << 14)
-def token_bytes(
-    architecture: Architecture,
-    kv: KvCacheDtypeRow,
-    tensor_parallel_size: int,
-    *,
-    own_draft: bool = False,
-    drafter: tuple[LayerGroup, ...] = (),
-) -> int:
-    """Cache of one token over all layers, on one device.
-
-    Sliding-window layers count in full: how its window pool divides is not known to us, and this
-    is the upper bound.
-    """
-    return growing_bytes_per_token(
-        architecture, kv, tensor_parallel_size, own_draft=own_draft, drafter=drafter
-    ) + sum(
-        kv_bytes_per_token(group, kv, tensor_parallel_size) * group.layers
-        for group in (*architecture.groups, *drafter)
-        if group.kind is LayerKind.SLIDING
-    )
 
 
 def pool_bytes(*, free_after_weights: int, total: int, static_share: float) -> int:
@@ -72,30 +43,11 @@ def fit(request: MemoryRequest) -> Fit | Reason:
         return Needs(
             subject="cache under sglang", needed="a formula or a measured one", found="neither"
         )
-    sequences, batch = request.sequences, request.max_num_batched_tokens
-    drafter = request.draft
+    sequences, drafter = request.sequences, request.draft
     weights = ceil(request.weights_bytes / size)
-    beside = ceil(drafter.weights_bytes / size) if drafter is not None else 0
-    workspace = (
-        terms.activation_bytes(batch, vision=request.vision)
-        + terms.graph_bytes(sequences, drafter=drafter is not None)
-        + terms.runtime_bytes(size)
-        + prompt_workspace_bytes(request)
-    )
-    state = sequence_state_bytes(
-        request.architecture,
-        size,
-        state_bytes=request.state_bytes,
-        draft_tokens=request.draft_tokens,
-    )
+    beside, workspace = drafter_bytes(request), workspace_bytes(request)
+    state, per_token = state_bytes(request), token_bytes(request)
     states = state * (sequences + 1)
-    per_token = token_bytes(
-        request.architecture,
-        request.kv,
-        size,
-        own_draft=request.draft_tokens > 0 and drafter is None,
-        drafter=(drafter.groups or ()) if drafter is not None else (),
-    )
     free = device.available_bytes - weights - beside - request.lora_bytes
     unread = drafter is not None and drafter.groups is None
     lost = terms.unread_drafter_percent if unread else 0
@@ -164,8 +116,8 @@ def _details(
         MemoryTerm(name="workspace", bytes=outside, note="activations, graphs, runtime"),
     ]
     if request.draft is not None and request.draft.weights_bytes:
-        beside = ceil(request.draft.weights_bytes / size)
-        found.insert(1, MemoryTerm(name="drafter", bytes=beside, note=f"over {size}"))
+        beside = MemoryTerm(name="drafter", bytes=drafter_bytes(request), note=f"over {size}")
+        found.insert(1, beside)
     found += request.lora_terms()
     if states:
         found.append(

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuwright.architecture import Architecture, LayerGroup, LayerKind
 from gpuwright.load import load_matrix
-from gpuwright.memory import llama_cpp_rates, sglang
+from gpuwright.memory import by_token, llama_cpp_rates
 from gpuwright.memory.pool import Pool, pool
 from gpuwright.memory.request import GIB, MIB
 from gpuwright.rows import KvCacheDtypeRow
@@ -90,7 +90,7 @@ def _of_sglang(printed: dict[str, Any]) -> Iterator[str]:
         vocabulary=1,
         groups=(LayerGroup(kind=LayerKind.FULL, layers=layers, kv_heads=heads, head_size=size),),
     )
-    per_token = sglang.token_bytes(architecture, _kv(printed["kv"]), printed["cards"])
+    per_token = by_token.bytes_per_token(architecture, _kv(printed["kv"]), printed["cards"])
     if printed.get("part") == "keys":
         per_token //= 2
     low, high = (size // per_token for size in _interval(printed["gib"]))

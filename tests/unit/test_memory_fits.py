@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwright.memory import coarse, llama_cpp, sglang, vllm, vllm_terms
+from gpuwright.memory import by_token, coarse, llama_cpp, sglang, vllm, vllm_terms
 from gpuwright.memory.request import GIB, DeviceMemory, DraftMemory, Fit
 from gpuwright.memory.terms import MIB, Point
 from gpuwright.model_rows import LayerGroup
@@ -50,7 +50,7 @@ options = st.fixed_dictionaries(
 
 
 def test_sglang_pool_holds_the_tokens_that_the_engine_printed():
-    per_token = sglang.token_bytes(QWEN_235B, kv("bf16"), 4)
+    per_token = by_token.bytes_per_token(QWEN_235B, kv("bf16"), 4)
     assert per_token == 2 * 24064
     assert round(367404 * per_token / 2 / GIB, 2) == 8.23
 
