@@ -138,13 +138,16 @@ def _directory_differs(directory: Directory, document: Document) -> bool:
 def _loosened(expected: Expected, document: Document) -> Iterator[Directory]:
     """What the service reads and runs, where it stands with another owner or mode than ours."""
     engine = expected.engine_dir
-    rows = [Directory(path=path) for path in (engine, f"{engine}/bin")]
+    rows = [Directory(path=path, whole=True) for path in (engine, f"{engine}/bin")]
+    # Whoever may write a stamp vouches for what they like.
+    rows.append(Directory(path=f"{engine}/{STAMP}", mode="0644"))
     rows += [
         Directory(path=f"{engine}/{name}", mode="0755" if name.startswith("bin/") else "0644")
         for name in expected.engine_files
     ]
     for directory, checkpoint in expected.checkpoints:
-        rows.append(Directory(path=directory))
+        rows.append(Directory(path=directory, whole=True))
+        rows.append(Directory(path=f"{directory}/{STAMP}", mode="0644"))
         rows += [
             Directory(path=f"{directory}/{file.path}", mode="0644") for file in checkpoint.files
         ]

@@ -22,13 +22,15 @@ class Directory:
     kept: bool = False
     """One that is there already stays as it is: the operator named the path, and the decision has
     looked at what stands there (node_rules)."""
+    whole: bool = False
+    """Where it belongs to another, all below may: all of it is given back to root."""
 
 
 def directories(layout: Layout) -> tuple[Directory, ...]:
     """Every directory of ours on a node, parents first."""
     default = Layout()
     return (
-        Directory(path=layout.engines.rsplit("/", 1)[0]),
+        Directory(path=layout.engines.rsplit("/", 1)[0], whole=True),
         Directory(path=layout.engines),
         Directory(path=layout.state),
         Directory(path=layout.plans),

@@ -8,6 +8,7 @@ from ipaddress import ip_address
 
 from gpuwright.adapters import rank_reasons
 from gpuwright.catalogue import Matrix
+from gpuwright.expected import directories
 from gpuwright.host import Entry, Host, Listener
 from gpuwright.layout import Layout
 from gpuwright.named_files import naming_reasons
@@ -128,6 +129,18 @@ def _directory_reasons(host: Host, want: Want) -> Iterator[Reason]:
             reason = _directory_reason(f"{key} {path}", path, entry, chosen=path != default)
             if reason is not None:
                 yield reason
+    keys = (want.model_store, want.cache)
+    for path in (row.path for row in directories(want.layout) if row.path not in keys):
+        entry = (host.files or {}).get(path)
+        if entry is not None and entry.type != "dir":
+            yield Needs(
+                subject=path,
+                needed="a directory, or another disk mounted there",
+                found="a link" if entry.type == "link" else "another kind of file",
+                help=f"what it leads to mounted there (mount --bind), in place of the link {path}"
+                if entry.type == "link"
+                else f"{path} moved away",
+            )
 
 
 def _directory_reason(subject: str, path: str, entry: Entry, *, chosen: bool) -> Reason | None:

@@ -167,7 +167,8 @@ def unit_is_written(path: str, text: str, reason: str | None, kept: Sequence[str
 
 
 def _owned(row: Directory) -> dict[str, Any]:
-    return {"path": row.path, "mode": row.mode, "owner": row.owner, "group": row.group}
+    owned = {"path": row.path, "mode": row.mode, "owner": row.owner, "group": row.group}
+    return owned | {"whole": True} if row.whole else owned
 
 
 def _readable(path: str, text: str) -> dict[str, Any]:

@@ -165,7 +165,7 @@ def difference(directory: str, thorough: bool) -> str | None:
         path = f"{directory}/{name}"
         if not same_as_stamped(path, entry):
             return f"{path} is not the file that was installed"
-        if (thorough or entry["bytes"] <= HASHED_BYTES) and sha256_of(path) != entry["sha256"]:
+        if (thorough or entry["bytes"] <= HASHED_BYTES) and sha256_of(path) != entry.get("sha256"):
             return f"{path} was changed"
     return unlisted(directory, stamp, thorough)
 

@@ -11,6 +11,7 @@ import stat
 import time
 from typing import Any
 
+from gpuwright.onnode.addresses import WebError
 from gpuwright.onnode.archives import clear
 from gpuwright.onnode.contents import difference, seal, take_stock
 from gpuwright.onnode.outcome import NodeError, clean, say
@@ -18,6 +19,7 @@ from gpuwright.onnode.processes import Finished, run
 from gpuwright.onnode.proving import SHOWN_LINES
 from gpuwright.onnode.room import full
 from gpuwright.onnode.storage import locked, put_in_place, sync_filesystem
+from gpuwright.onnode.web import trusting
 
 
 class Uv:
@@ -56,11 +58,11 @@ class Uv:
         if self.index.get("ca_bundle"):
             # uv passes over one that it cannot read, and trusts others instead.
             bundle = str(self.index["ca_bundle"])
-            if not os.access(bundle, os.R_OK):
-                raise NodeError(
-                    f"ca_bundle {bundle} cannot be read, and {self.name} needs it",
-                    "name a file there that root can read, or leave the key out",
-                )
+            try:
+                trusting(bundle)
+            except WebError as problem:
+                hint = "name a file there with certificates in PEM, or leave the key out"
+                raise NodeError(f"{problem.clause}, and {self.name} needs it", hint) from None
             environment["SSL_CERT_FILE"] = bundle
         if self.index.get("proxy"):
             environment.update(HTTPS_PROXY=self.index["proxy"], HTTP_PROXY=self.index["proxy"])

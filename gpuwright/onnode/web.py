@@ -23,6 +23,17 @@ _OURSELVES = ("localhost", "127.0.0.1", "::1")
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
+def trusting(ca_bundle: str | None) -> ssl.SSLContext:
+    """What is trusted with a CA bundle, or with the system's. WebError: the bundle is none."""
+    try:
+        return ssl.create_default_context(cafile=ca_bundle)
+    except ssl.SSLError:
+        word = "holds no certificate"
+    except OSError as problem:
+        word = f"cannot be read: {cause(problem)}"
+    raise WebError(f"ca_bundle {ca_bundle} {word}", False)
+
+
 class Answer:
     """One response. `headers` are its own; `hops` those of every response before it."""
 
@@ -186,10 +197,7 @@ class Web:
         if scheme == "http":
             return http.client.HTTPConnection(host, port, timeout=self.seconds)
         if self._context is None:
-            try:
-                self._context = ssl.create_default_context(cafile=self.ca_bundle)
-            except OSError as problem:
-                raise WebError(f"ca_bundle {self.ca_bundle}: {cause(problem)}", False) from None
+            self._context = trusting(self.ca_bundle)
         return http.client.HTTPSConnection(host, port, timeout=self.seconds, context=self._context)
 
     def _way(self, url: str) -> str:

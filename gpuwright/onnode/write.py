@@ -69,10 +69,36 @@ def _settle(path: str, mode: int, owner: tuple[int, int]) -> bool:
         os.close(descriptor)
 
 
+def _give_back(row: dict[str, Any]) -> None:
+    """Of a directory that is to be taken back as a `whole`, and belongs to another, all below:
+    nobody but its owner may write to any of it then."""
+    path, owner = _path(row), _owner(row)
+    if not row.get("whole") or not os.path.isdir(path) or os.path.islink(path):
+        return
+    found = os.lstat(path)
+    if (found.st_uid, found.st_gid) == owner:
+        return
+    for place, names, files in os.walk(path):
+        # The directory first: who had it puts nothing more in.
+        _settle(place, stat.S_IMODE(os.lstat(place).st_mode) & 0o755, owner)
+        for below in (f"{place}/{name}" for name in (*names, *files)):
+            kind = os.lstat(below).st_mode
+            if stat.S_ISLNK(kind):
+                os.chown(below, *owner, follow_symlinks=False)
+            elif stat.S_ISREG(kind):
+                _settle(below, stat.S_IMODE(kind) & 0o755, owner)
+
+
+def _mended(row: dict[str, Any]) -> bool:
+    _give_back(row)
+    return _settle(_path(row), _mode(row, ""), _owner(row))
+
+
 def _directory(row: dict[str, Any]) -> bool:
     path, mode, owner = _path(row), _mode(row, "0755"), _owner(row)
     if os.path.islink(path) or (os.path.exists(path) and not os.path.isdir(path)):
         raise NodeError(f"{path}: is there and is no directory", "move it away")
+    _give_back(row)
     made = not os.path.isdir(path)
     if made:
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
@@ -148,10 +174,11 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     """Make everything as the spec says: directories first, then files, then modes, in order.
 
     spec: `keep` [paths of files that are first kept beside, for the gate to put back],
-    `directories` [{path, mode, owner, group}], `files` [{path, mode, owner, group and one
+    `directories` [{path, mode, owner, group, whole}], `files` [{path, mode, owner, group and one
     of content, generate (names of variables: each that is absent or empty gets a random key)}],
-    `modes` [{path, mode, owner, group}] of what exists. Missing parents of a directory are made,
-    root's and 0755. Answers with the paths `changed` and `same`.
+    `modes` [{path, mode, owner, group, whole}] of what exists. Missing parents of a directory are
+    made, root's and 0755; of a `whole` one that belongs to another, all below gets the owner.
+    Answers with the paths `changed` and `same`.
     """
     changed: list[str] = []
     same: list[str] = []
@@ -163,7 +190,7 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     for rows, work in (
         (spec.get("directories") or [], _directory),
         (spec.get("files") or [], _file),
-        (spec.get("modes") or [], lambda row: _settle(_path(row), _mode(row, ""), _owner(row))),
+        (spec.get("modes") or [], _mended),
     ):
         for row in rows:
             try:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuwright.converge import Changes, changes
-from gpuwright.expected import PLAN_VARIABLE, Directory, Expected, directories
+from gpuwright.expected import PLAN_VARIABLE, STAMP, Directory, Expected, directories
 from gpuwright.layout import Layout
 from gpuwright.plan import PlannedGpu
 from gpuwright.running import obstacle, remarks
@@ -62,6 +62,7 @@ def _serving() -> dict[str, Any]:
         BINARY: _file(mode="0755"),
         ENGINE: _file(type="dir", mode="0755"),
         f"{ENGINE}/bin": _file(type="dir", mode="0755"),
+        f"{ENGINE}/{STAMP}": _file(),
         LAYOUT.checkpoint_dir(PLAN.checkpoint): _file(type="dir", mode="0755"),
         MODEL: _file(),
         DRAFTER_DIR: _file(type="dir", mode="0755"),
@@ -193,6 +194,8 @@ RESTARTED = {"restart", "gate"}
         ("needs no key", lambda d: _service(d)["health"].update(keyless_status=200), RESTARTED),
         ("model writable", lambda d: _files(d)[MODEL].update(mode="0666"), {"modes"}),
         ("binary not root's", lambda d: _files(d)[BINARY].update(owner="nobody"), {"modes"}),
+        ("stamp not root's", lambda d: _files(d)[f"{ENGINE}/{STAMP}"].update(owner="nobody"),
+         {"modes"}),
         ("engine closed", lambda d: _files(d)[ENGINE].update(mode="0700"), {"modes"}),
         ("older plan runs", lambda d: _service(d)["environment"].update({PLAN_VARIABLE: "old"}),
          RESTARTED),

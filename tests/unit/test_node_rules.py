@@ -356,6 +356,15 @@ def test_our_own_directories_are_repaired_but_not_through_a_link(path):
     assert refused("cpu-debian12", {}, standing(path, type="file"))
 
 
+def test_our_own_places_are_no_links():
+    refusal = refused("cpu-debian12", {}, standing("/opt/gpuwright", type="link"))
+    needed = "/opt/gpuwright: needs a directory, or another disk mounted there"
+    assert refusal.reasons == (f"{needed}, found a link",)
+    assert "mount --bind" in refusal.remedies[0]
+    refusal = refused("cpu-debian12", {}, standing("/etc/gpuwright/services", type="file"))
+    assert refusal.remedies == ("/etc/gpuwright/services moved away",)
+
+
 @pytest.mark.parametrize("key", ["files", "stamps", "partials"])
 def test_what_nobody_could_look_at_is_not_held_against_a_node(key):
     change = setting("ours", key, to=None)

@@ -3,6 +3,7 @@
 import base64
 import getpass
 import hashlib
+import json
 import os
 import shutil
 import stat
@@ -315,6 +316,30 @@ def test_a_toolkit_that_its_wheels_do_not_bring_is_refused_with_the_lock(tmp_pat
         main(spec, None)
     assert failed.value.error.startswith("locks/test.txt: its wheels bring no lib/nvvm")
     assert list(Path(spec["engine_dir"]).parent.iterdir()) == []
+
+
+def test_a_ca_bundle_without_certificates_is_refused_as_uv_would_trust_others(tmp_path, uv):
+    bundle = tmp_path / "ca.pem"
+    bundle.write_text("no PEM\n")
+    spec = small(tmp_path, copied(uv, tmp_path / "uv"))
+    spec["index"] = {**spec["index"], "ca_bundle": str(bundle)}
+    with pytest.raises(NodeError) as failed:
+        main(spec, None)
+    assert failed.value.error.startswith(f"ca_bundle {bundle} holds no certificate, and ")
+    assert not Path(spec["engine_dir"]).parent.exists()
+
+
+def test_a_stamp_of_another_shape_vouches_for_nothing(tmp_path, uv):
+    spec = small(tmp_path, copied(uv, tmp_path / "uv"))
+    main(spec, None)
+    stamp = Path(spec["engine_dir"]) / "gpuwright.json"
+    value = json.loads(stamp.read_text())
+    for entry in value["files"].values():
+        entry.pop("sha256")
+    for text in (json.dumps(value | {"schema": 99}), json.dumps(value | {"files": [1]}), "[]"):
+        stamp.write_text(text)
+        assert main(spec, None)["engine"] == "installed"
+        assert main(spec, None)["engine"] == "kept"
 
 
 def test_a_uv_that_is_killed_is_one_sentence_and_leaves_nothing(tmp_path, uv):

@@ -206,6 +206,21 @@ def test_a_proxy_that_is_not_spoken_to_in_plain_http_is_refused(store: Path, pro
     assert f"proxy {named}: {PLAIN}" in answer["error"]
 
 
+@pytest.mark.parametrize(
+    ("text", "word"), [(None, "cannot be read: No such file"), ("no PEM\n", "holds no certificate")]
+)
+def test_a_ca_bundle_that_is_none_is_named(
+    store: Path, tmp_path: Path, text: str | None, word: str
+):
+    bundle = tmp_path / "ca.pem"
+    if text is not None:
+        bundle.write_text(text)
+    source = {"kind": "url", "url": "https://models.example/m.gguf"}
+    answer, _ = run("fetch", spec(store, source, ca_bundle=str(bundle)))
+    assert f"ca_bundle {bundle} {word}" in answer["error"]
+    assert "_ssl" not in answer["error"]
+
+
 @pytest.mark.parametrize("proxy", ["http://", "http://[::1", "http://h:99999"])
 def test_a_proxy_without_host_and_port_is_refused(store: Path, proxy: str):
     error = run("fetch", spec(store, proxy=proxy))[0]["error"]

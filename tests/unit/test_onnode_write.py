@@ -3,6 +3,7 @@
 import os
 import re
 import stat
+import subprocess
 import threading
 from pathlib import Path
 
@@ -57,6 +58,30 @@ def test_only_a_wrong_mode_is_mended_without_a_new_file(tmp_path: Path):
     assert (mode(path), path.stat().st_ino) == (0o600, inode)
     answer, _ = run("write", {"modes": [{"path": str(path), "mode": "0640"}]})
     assert (answer["changed"], mode(path)) == ([str(path)], 0o640)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+@pytest.mark.parametrize("how", ["modes", "directories"])
+def test_a_tree_of_another_users_is_given_back_as_a_whole(tmp_path: Path, how: str):
+    outside = tmp_path / "outside"
+    outside.write_text("x")
+    outside.chmod(0o666)
+    tree = tmp_path / "tree"
+    (tree / "bin").mkdir(parents=True)
+    (tree / "bin/tool").write_text("x")
+    (tree / "link").symlink_to(outside)
+    subprocess.run(["chown", "-hR", "nobody", tree], check=True)
+    (tree / "bin/tool").chmod(0o4777)
+    row = {"path": str(tree), "mode": "0755", "owner": "root", "group": "root"}
+    run("write", {how: [row]})
+    assert (tree / "bin/tool").owner() == "nobody"
+    (tree).chmod(0o777)
+    os.chown(tree, 65534, 0)
+    run("write", {how: [row | {"whole": True}]})
+    found = [tree, *tree.rglob("*")]
+    assert {os.lstat(path).st_uid for path in found} == {0}
+    assert (mode(tree), mode(tree / "bin/tool")) == (0o755, 0o755)
+    assert stat.S_IMODE(outside.stat().st_mode) == 0o666
 
 
 def test_a_generated_key_is_never_readable_by_others_for_a_moment(tmp_path: Path):
