@@ -12,6 +12,7 @@ from gpuwright.expected import PLAN_VARIABLE, Expected
 from gpuwright.host import OWN_KERNEL
 
 Document = Mapping[str, Any]
+_KINDS = {"dir": "a directory", "link": "a link"}
 
 
 def obstacle(expected: Expected, document: Document) -> str | None:
@@ -39,7 +40,8 @@ def obstacle(expected: Expected, document: Document) -> str | None:
     for path in (expected.environment_path, expected.unit_path, expected.record_path):
         entry = ours["files"].get(path)
         if entry and entry["type"] != "file":
-            return f"{path} is a {entry['type']}, needed a regular file; move it away"
+            kind = _KINDS.get(entry["type"], "no file that is read")
+            return f"{path} is {kind}, needed a regular file; move it away"
     secrets = ours["files"].get(expected.environment_path) or {}
     if spoilt := sorted(set(secrets.get("unusable") or ()) & set(expected.secret_names)):
         return (
