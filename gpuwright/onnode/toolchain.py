@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from gpuwright.onnode.dpkg import packages
@@ -126,12 +127,20 @@ def _nvccs(tree: Tree) -> list[dict[str, Any]]:
     homes = {one["path"]: one["version"] for one in toolkits(tree)}
     found: dict[str, dict[str, Any]] = {}
     for path in ("/usr/local/bin/nvcc", "/usr/bin/nvcc", *(f"{home}/bin/nvcc" for home in homes)):
-        real = tree.resolved(path)
+        real = _called(tree, tree.resolved(path), homes)
         if tree.exists(real):
             home = os.path.dirname(os.path.dirname(real))
             row = {"executable": clean(path, 1000), "kind": "nvcc", "version": homes.get(home)}
             found.setdefault(real, row)
     return list(found.values())
+
+
+def _called(tree: Tree, path: str, homes: Iterable[str]) -> str:
+    """The compiler of a toolkit that a script (Debian's is one) calls; else `path`."""
+    text = tree.text(path, 4096) or ""
+    programs = (f"{home}/bin/nvcc" for home in homes)
+    named = [one for one in programs if text.startswith("#!") and f" {one} " in text]
+    return named[0] if named else path
 
 
 def toolkits(tree: Tree) -> list[dict[str, Any]]:

@@ -178,6 +178,20 @@ def test_compilers_have_the_versions_of_their_packages(tmp_path: Path):
     assert ("/usr/bin/nvcc", "nvcc", "11.8.89") in seen
 
 
+def test_a_script_that_calls_a_toolkits_compiler_is_that_one(tmp_path: Path):
+    home = "/usr/lib/nvidia-cuda-toolkit"
+    script = f'#!/bin/sh\nexport PATH="{home}/bin:$PATH"\nexec {home}/bin/nvcc "$@"\n'
+    other = "/usr/local/bin/nvcc"
+    files = {
+        "/usr/bin/nvcc": script,
+        f"{home}/bin/nvcc": "",
+        other: "#!/bin/sh\nexec ccache nvcc\n",
+    }
+    root = put(tmp_path, {**files, "/var/lib/dpkg/status": STATUS})
+    seen = {one["executable"]: one["version"] for one in compilers(Tree(str(root)))}
+    assert seen == {"/usr/bin/nvcc": "11.8.89", other: None}
+
+
 def test_toolkits_say_their_version_in_one_of_three_ways(tmp_path: Path):
     root = put(
         tmp_path,
