@@ -32,11 +32,18 @@ def fit(request: MemoryRequest) -> Fit | Reason:
     """The largest context that all requests hold at once, else one of them alone."""
     if request.architecture.measured_caches:
         return Needs(subject="cache", needed="a formula", found="one that was measured on cards")
+    draft = request.draft
+    if draft is not None and draft.groups is None:
+        return Needs(
+            subject="cache of the drafter", needed="layers that were read", found="unknown"
+        )
     shared = pool(
         request.architecture,
         request.kv,
         1,
         max_num_batched_tokens=request.max_num_batched_tokens,
+        draft_tokens=request.draft_tokens,
+        drafter=(draft.groups or ()) if draft is not None else (),
         prefix_caching=request.prefix_caching,
         state_bytes=request.state_bytes,
         multiple=CPU_BLOCK_MULTIPLE,
@@ -81,8 +88,10 @@ def _held(shared: Pool, blocks: int) -> Callable[[int], bool]:
 def _fixed(request: MemoryRequest) -> tuple[MemoryTerm, ...]:
     terms, batch = request.terms, request.max_num_batched_tokens
     assert terms is not None
+    drafter = request.draft.weights_bytes if request.draft is not None else 0
     return (
         MemoryTerm(name=WEIGHTS, bytes=request.weights_bytes),
+        *((MemoryTerm(name="drafter", bytes=drafter),) if drafter else ()),
         MemoryTerm(name="runtime", bytes=terms.runtime_bytes(1), note="its processes, measured"),
         MemoryTerm(
             name="activations", bytes=terms.activation_bytes(batch), note=f"{batch} per step"

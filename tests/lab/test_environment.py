@@ -1,6 +1,7 @@
 """A bare node serves a model of safetensors from vLLM's CPU build, installed from its lock."""
 
 import json
+import re
 import shlex
 import shutil
 import time
@@ -237,6 +238,22 @@ def test_what_was_planted_is_noticed_and_a_folder_of_wheels_is_enough_to_install
     assert box.hub.requests == []
     assert box.shell(f"ls {planted} 2>/dev/null || true") == ""
     assert box.answer()["usage"]["completion_tokens"] > 0
+
+
+def test_a_drafter_is_brought_taken_by_the_engine_and_drafts(box: Box, served: Run) -> None:
+    run(box.inventory)
+    done = run(box.inventory_with("drafting.py", {"speculative": "draft-model"}))
+    model, unit = "The model's files are present and verified", "The unit is the plan's"
+    assert {model, TAKEN, unit, *RESTARTED} <= set(done.changed)
+    assert INSTALLED not in done.changed
+    box.answer()
+    key = box.shell(f"sed -n s/^VLLM_API_KEY=//p {LAYOUT.environment_path('llm')}")
+    line = f"curl -sS -H 'Authorization: Bearer {key}' http://127.0.0.1:8080/metrics"
+    counted = re.search(
+        r"^vllm:spec_decode_num_draft_tokens_total\S* ([\d.]+)", box.shell(line), re.MULTILINE
+    )
+    assert counted
+    assert float(counted[1]) > 0
 
 
 def test_a_disk_that_is_too_small_is_refused_before_anything_is_done(box: Box, lab: Lab) -> None:

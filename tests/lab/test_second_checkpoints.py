@@ -1,5 +1,6 @@
 """A model with its drafter and its projector on a node: each is brought, and each works."""
 
+import base64
 import json
 import shlex
 from collections.abc import Iterator
@@ -115,6 +116,20 @@ def test_the_drafter_drafts_and_the_model_takes_what_it_would_have_said(served: 
     assert timings["draft_n"] > 0
     # It says the same words as the model, under another name.
     assert timings["draft_n_accepted"] == timings["draft_n"]
+
+
+def test_an_image_is_read(served: Served) -> None:
+    def asked(colour: tuple[int, int, int]) -> dict[str, Any]:
+        encoded = base64.b64encode(tiny_projector.picture(colour)).decode()
+        url = {"url": f"data:image/png;base64,{encoded}"}
+        return served.ask([{"type": "image_url", "image_url": url}, {"type": "text", "text": "hi"}])
+
+    alone = served.ask("hi")
+    red, blue = asked((255, 0, 0)), asked((0, 0, 255))
+    longer = red["usage"]["prompt_tokens"] - alone["usage"]["prompt_tokens"]
+    assert longer >= tiny_projector.TOKENS
+    texts = {answer["choices"][0]["message"]["content"] for answer in (red, blue)}
+    assert len(texts) == 2, "what is said depends on what is seen"
 
 
 @pytest.mark.parametrize(

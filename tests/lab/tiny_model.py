@@ -12,7 +12,7 @@ from typing import Any
 from tests.lab import tiny_rows
 
 MODEL = "tiny-llama"
-CHECKPOINT = "tiny-llama-bf16"
+CHECKPOINT, DRAFTER = "tiny-llama-bf16", "tiny-llama-drafter"
 REPOSITORY = "lab/tiny-llama"
 CONTEXT = 2048
 WORDS = ("<unk>", "<s>", "</s>", *(f"word{number}" for number in range(61)))
@@ -122,9 +122,10 @@ def files() -> dict[str, bytes]:
 
 
 def row(commit: str) -> dict[str, Any]:
-    """Its row, as an operator's file of further models has it; its files are on the lab's hub."""
-    contents = files()
-    at = {"kind": "hub", "repo": REPOSITORY, "revision": commit}
+    """Its row, as an operator's file of further models has it; its files are on the lab's hub. The
+    drafter is the model once more, so that it says the same words."""
+    groups = tiny_rows.groups(LAYERS, KV_HEADS, HEAD)
+    drafts = {"method": "draft", "tokens": 3, "groups": groups}
     return tiny_rows.model(
         MODEL,
         context=CONTEXT,
@@ -135,20 +136,26 @@ def row(commit: str) -> dict[str, Any]:
         kv_heads=KV_HEADS,
         head=HEAD,
         checkpoints=[
-            {
-                "id": CHECKPOINT,
-                "format": "safetensors",
-                "quantization": "bf16",
-                "repo": REPOSITORY,
-                "size": f"{len(contents['model.safetensors'])} B",
-                "engines": {"vllm": "", "sglang": ""},
-                "files": [
-                    tiny_rows.file(path, content, at | {"path": path})
-                    for path, content in contents.items()
-                ],
-            }
+            _checkpoint(CHECKPOINT, commit),
+            _checkpoint(DRAFTER, commit) | {"role": "drafter", "drafts": drafts},
         ],
     )
+
+
+def _checkpoint(name: str, commit: str) -> dict[str, Any]:
+    contents = files()
+    at = {"kind": "hub", "repo": REPOSITORY, "revision": commit}
+    return {
+        "id": name,
+        "format": "safetensors",
+        "quantization": "bf16",
+        "repo": REPOSITORY,
+        "size": f"{len(contents['model.safetensors'])} B",
+        "engines": {"vllm": "", "sglang": ""},
+        "files": [
+            tiny_rows.file(path, content, at | {"path": path}) for path, content in contents.items()
+        ],
+    }
 
 
 def write_row(path: Path, commit: str) -> Path:

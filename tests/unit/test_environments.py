@@ -84,6 +84,26 @@ def test_the_pool_holds_every_request_with_its_whole_context(want):
     assert plan.figures["max_concurrency"] >= 3
 
 
+def test_the_pool_and_the_plan_hold_a_drafter_too(want):
+    alone, drafting = decided(want), decided(want, speculative="draft-model")
+    assert drafting.speculation.drafter == tiny_model.DRAFTER
+    # Its layers are as many and as wide as the model's.
+    cache = "kv_cache_memory_bytes"
+    assert drafting.parameters[cache] == 2 * alone.parameters[cache]
+    weights = drafting.memory.bytes_of("drafter")
+    assert weights == drafting.memory.bytes_of("weights") > 0
+
+
+def test_a_drafter_whose_layers_nobody_read_is_not_planned_on_the_cpu(want, tmp_path):
+    row = tiny_model.row("0" * 40)
+    drafts = {"groups": None, "unknown": {"groups": "nobody read them"}}
+    row["checkpoints"][1]["drafts"] |= drafts
+    path = tmp_path / "unread.yaml"
+    path.write_text(json.dumps([row]))
+    refusal = decided(want | {"extra_models": str(path), "speculative": "draft-model"})
+    assert "cache of the drafter: needs layers that were read, found unknown" in refusal.sentence()
+
+
 def test_a_context_that_ram_does_not_hold_is_refused_with_the_largest(want):
     def little(document):
         document["memory"]["total_bytes"] = 3 << 30
