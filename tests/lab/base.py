@@ -18,12 +18,14 @@ from tests.lab.machine import (
     write_json,
 )
 
-SUITES = ("bookworm", "trixie")
+SUITES = ("bookworm", "trixie", "bullseye")
 PACKAGES = (
     "systemd,systemd-sysv,dbus,openssh-server,python3,python3-venv,ca-certificates,iproute2,"
     "sudo,curl"
 )
 COMPONENTS = "main contrib non-free non-free-firmware"
+# Firmware has a component of its own from bookworm on.
+OLDER_COMPONENTS = {"bullseye": "main contrib non-free"}
 # A changed recipe makes new trees.
 RECIPE = 2
 MAX_AGE_SECONDS = 14 * 24 * 3600
@@ -46,6 +48,10 @@ def mirrors() -> tuple[str, str | None]:
     if main is None:
         raise LabError("no Debian mirror: apt of this machine names none, set GPUWRIGHT_LAB_MIRROR")
     return main, security
+
+
+def components(suite: str) -> str:
+    return OLDER_COMPONENTS.get(suite, COMPONENTS)
 
 
 def ensure(suite: str, in_use: Iterable[Path] = ()) -> Path:
@@ -82,7 +88,7 @@ def _build(suite: str, tree: Path) -> Path:
     run(
         # It ends with us, and not as an orphan that builds on.
         *("setpriv", "--pdeathsig", "TERM", "mmdebstrap", "--quiet", "--variant=apt"),
-        f"--components={COMPONENTS.replace(' ', ',')}",
+        f"--components={components(suite).replace(' ', ',')}",
         f"--include={PACKAGES}",
         *(suite, tree, main),
         timeout=900,
@@ -98,9 +104,9 @@ def _build(suite: str, tree: Path) -> Path:
 
 def _settle(tree: Path, suite: str, main: str, security: str | None) -> None:
     """What every node has in common on top of the packages."""
-    sources = [f"deb {main} {suite} {COMPONENTS}"]
+    sources = [f"deb {main} {suite} {components(suite)}"]
     if security is not None:
-        sources.append(f"deb {security} {suite}-security {COMPONENTS}")
+        sources.append(f"deb {security} {suite}-security {components(suite)}")
     (tree / "etc/apt/sources.list").write_text("\n".join(sources) + "\n")
     (tree / "etc/apt/apt.conf.d/80lab").write_text(APT_SETTINGS)
     for key in (tree / "etc/ssh").glob("ssh_host_*"):

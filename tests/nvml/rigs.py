@@ -92,6 +92,11 @@ ONE_5090_OLD_DRIVER = scenario(
     driver="570.86.10",
     cuda=12080,
 )
+ONE_P40 = scenario(
+    device(0, "00000000:01:00.0", "1b3810de", "Tesla P40", "6.1", 24 * GIB, 23 * GIB),
+    driver="535.183.01",
+    cuda=12020,
+)
 MISMATCH = scenario(card(0), "error nvmlInitWithFlags -1 18")
 NOT_LOADED = scenario("error nvmlInitWithFlags -1 9")
 LOST = scenario(card(0), card(1), "error nvmlDeviceGetHandleByIndex_v2 0 15")

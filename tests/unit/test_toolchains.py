@@ -52,6 +52,14 @@ def test_refuses_a_distribution_whose_compilers_are_all_too_new_for_this_cuda():
     refusal = refused_on(["Tesla P40"], want, distro="ubuntu-26.04")
     needed = "C++ compiler for CUDA 12.8: needs gcc <= 14, found g++-15 of ubuntu-26.04"
     assert needed in refusal.reasons
+    assert any("`older_compilers`" in remedy for remedy in refusal.remedies)
+
+
+def test_a_c_library_that_is_too_old_says_which_would_do():
+    want = {"model": "Qwen3.6-27B", "engine": "sglang"}
+    refusal = refused_on(["RTX 3090"], want, distro="debian-11")
+    assert "glibc: needs >= 2.34, found 2.31" in refusal.reasons
+    assert any("glibc 2.34 or newer" in remedy for remedy in refusal.remedies)
 
 
 def test_an_older_compiler_of_the_distribution_is_taken_where_its_own_is_too_new(tmp_path):
