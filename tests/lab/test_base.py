@@ -64,7 +64,7 @@ def test_a_changed_recipe_makes_a_new_tree(built: list[Path]) -> None:
 
 
 def test_an_unknown_suite_is_refused_by_name() -> None:
-    with pytest.raises(LabError, match="bookworm, trixie, not 'sid'"):
+    with pytest.raises(LabError, match="bookworm, trixie, bullseye, not 'sid'"):
         base.ensure("sid")
 
 
