@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuwright.onnode.outcome import NodeError, clean
 from gpuwright.onnode.proving import Prover, fault, shown
+from gpuwright.onnode.storage import locked
 
 _SECONDS = 600.0
 
@@ -21,7 +22,7 @@ def prove_cards(spec: dict[str, Any], prover: Prover, label: str) -> None:
         raise NodeError(f"{label}: " + "; ".join(clean(one, 300) for one in told["wrong"][:5]))
 
 
-def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
+def asked(spec: dict[str, Any]) -> dict[str, Any]:
     """Ask the engine in `engine_dir` whether it takes `arguments`, and what it makes of them.
 
     spec: engine_dir, scratch, user, kept (the directory that the unit's CacheDirectory= names, made
@@ -36,8 +37,8 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     try:
         if spec.get("cards"):
             prove_cards(spec, prover, label)
-        asked = {"rehearse": [spec["arguments"]]}
-        told, finished = prover.ask(str(spec["questions"]), asked, dict(spec.get("env") or {}))
+        question = {"rehearse": [spec["arguments"]]}
+        told, finished = prover.ask(str(spec["questions"]), question, dict(spec.get("env") or {}))
     finally:
         prover.close()
     if told is None:
@@ -51,3 +52,9 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
             found = clean(answer.get(name), 100)
             raise NodeError(f"{label}: {name} is {found} by its own choice, needed {wanted}")
     return {"ok": True, "answer": answer, "seconds": round(time.monotonic() - began, 1)}
+
+
+def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
+    """As `asked`, one run after the other: their scratch directory is one and the same."""
+    with locked(f"{spec['scratch']}.lock", f"another run is asking {spec['label']}: waiting"):
+        return asked(spec)
