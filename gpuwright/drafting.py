@@ -23,13 +23,32 @@ def draftings(site: Site, combination: Combination) -> list[Drafting | None] | R
     if site.pins.speculation is not None:
         answer = _drafting(site, combination, site.pins.speculation)
         return [answer] if isinstance(answer, Drafting) else answer
-    found: list[Drafting | None] = []
-    may_apply = combination.tag.applicable and combination.checkpoint.files is not None
+    ways = _preferred(site, combination)
+    return [*(each for each in ways if not _keeps_back(combination, each)), None]
+
+
+def left_out(site: Site, combination: Combination) -> Iterator[CheckpointRow]:
+    """Drafters that the workload prefers to how `combination` drafts, and that nobody pinned."""
+    if site.want.speculative is not None:
+        return
+    for way in _preferred(site, combination):
+        if combination.drafting is not None and way.row is combination.drafting.row:
+            return
+        if _keeps_back(combination, way) and way.drafter is not None:
+            yield way.drafter
+
+
+def _preferred(site: Site, combination: Combination) -> Iterator[Drafting]:
     for name in site.pins.workload.speculation:
         answer = _drafting(site, combination, site.matrix.feature(name))
-        if isinstance(answer, Drafting) and not (may_apply and answer.unpinned):
-            found.append(answer)
-    return [*found, None]
+        if isinstance(answer, Drafting):
+            yield answer
+
+
+def _keeps_back(combination: Combination, way: Drafting) -> bool:
+    """Whether nothing but its drafter keeps the plan from being applied."""
+    may_apply = combination.tag.applicable and combination.checkpoint.files is not None
+    return may_apply and way.drafter is not None and way.drafter.files is None
 
 
 def _drafting(site: Site, combination: Combination, row: FeatureRow) -> Drafting | Reason:

@@ -9,6 +9,7 @@ from typing import Any
 from gpuwright import compat
 from gpuwright.adapters import of_other_models
 from gpuwright.card_rules import sound, whole
+from gpuwright.drafting import left_out
 from gpuwright.engine_rows import MemoryModel
 from gpuwright.feature_arguments import feature_arguments
 from gpuwright.fitting import Candidate
@@ -242,6 +243,11 @@ def _remarks(site: Site, best: Candidate, details: Details) -> Iterator[str]:
     for gpu in chosen.gpus:
         if gpu.display:
             yield f"{gpu.label} draws a desktop: what its windows take comes and goes"
+    for row in left_out(site, chosen):
+        yield (
+            f"{row.id} would draft, as {site.pins.workload.id} prefers, and is not pinned: "
+            f"`python -m tools.pin {row.id}` records it"
+        )
     if chosen.tensor_parallel_size > 1 and compat.equal_cards(chosen.gpus) is not None:
         yield "tensors are split over unequal cards: the smaller sets the size of each share"
     if best.backend.needs and compiler_of(host, chosen.release) is not Compiler.PRESENT:

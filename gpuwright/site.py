@@ -134,10 +134,6 @@ class Drafting:
     tokens: int
     drafter: CheckpointRow | None = None
 
-    @property
-    def unpinned(self) -> bool:
-        return self.drafter is not None and self.drafter.files is None
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Combination:

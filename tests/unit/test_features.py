@@ -298,6 +298,9 @@ def test_a_preferred_drafter_that_nobody_pinned_falls_away_and_a_pinned_one_is_s
     assert plan.speculation.drafter == "gemma-4-31b-assistant"
     without = planned_by(pinned_but(*drafters), wanted, ["H100"])
     assert (without.not_applicable, without.beside) == (None, ())
+    said = "gemma-4-31b-assistant would draft, as single-user-latency prefers, and is not pinned: "
+    assert any(line.startswith(said) for line in warnings_of(without))
+    assert not any("would draft" in line for line in warnings_of(plan))
     asked = planned_by(pinned_but(*drafters), wanted | {"speculative": "mtp"}, ["H100"])
     assert asked.not_applicable.startswith("checkpoint gemma-4-31b-assistant is not pinned: ")
     # Where the model cannot be applied either, the plan shows what would be served.
