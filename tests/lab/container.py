@@ -86,7 +86,9 @@ def kill(machine: str) -> None:
             return
     for group in groups(machine)[:1]:
         (group / "cgroup.kill").write_text("1")
-    if not wait_stopped(machine, 10):
+    # One that waits for the disk ends only when that has answered: 10 s were not enough for a node
+    # that had just unpacked gigabytes, on a machine that others used as well.
+    if not wait_stopped(machine, 90):
         raise LabError(f"{machine}: processes still run after they were killed")
 
 
