@@ -14,7 +14,7 @@ from gpuwright.flag_lint import lint
 from gpuwright.launch import launch
 from gpuwright.layout import Layout
 from gpuwright.load import load_matrix
-from gpuwright.plan import Speculation
+from gpuwright.plan import PlannedCheckpoint, Speculation
 from gpuwright.records import load_record, recorded
 from gpuwright.versions import within
 from tests.unit.decisions import planned
@@ -68,6 +68,7 @@ def plan(engine, release):
         feature_arguments=(),
         speculation=Speculation(method="eagle3", tokens=3, drafter="a-drafter"),
         projector="a-projector",
+        beside=tuple(PlannedCheckpoint(id=name, files=()) for name in ("a-drafter", "a-projector")),
     )
 
 
