@@ -60,7 +60,7 @@ class Build:
 
     @property
     def repository(self) -> str | None:
-        return self.toolchain.toolkit.repository if self.toolchain else None
+        return self.toolchain.repository if self.toolchain else None
 
     @property
     def libraries(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from gpuwright.engine_rows import BuildTagRow, MemoryModel, ReleaseRow
 from gpuwright.feature_choice import OFFLOAD
 from gpuwright.feature_rows import Grade
 from gpuwright.fitting import Candidate, best_fit, misfit
+from gpuwright.kernel_compilers import missing_compiler
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.pins import pinned_gpus
 from gpuwright.plan import Rejection
@@ -138,6 +139,8 @@ def _release_reason(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Reason
     if reason is None and release.memory_model is MemoryModel.LLAMA_CPP:
         compiler = toolchain(host, tag, want, site.matrix)
         reason = None if isinstance(compiler, Toolchain) else compiler
+    if reason is None and tag.device is Device.CUDA:
+        reason = missing_compiler(site, release)
     if reason is None and host.gpus and tag.device is Device.CUDA:
         found = [card_reason(site, release, tag, gpu) for gpu in pinned_gpus(host, want)]
         # Pinned cards are all to be used; of others one that the build has code for will do.

@@ -8,6 +8,7 @@ from gpuwright import compat
 from gpuwright.card_rules import sound, whole
 from gpuwright.engine_rows import BuildTagRow, ReleaseRow
 from gpuwright.host import Gpu
+from gpuwright.kernel_compilers import unknown_card
 from gpuwright.memory.request import DeviceMemory
 from gpuwright.model_rows import ModelRow
 from gpuwright.pace import bytes_per_second
@@ -42,6 +43,7 @@ def card_reason(site: Site, release: ReleaseRow, tag: BuildTagRow, gpu: Gpu) -> 
         or (sound(gpu, release.id) if site.want.gpus is None else None)
         or site.undriven[gpu.uuid]
         or compat.kernels(gpu, release, tag, site.host.architecture)
+        or unknown_card(site, release, gpu)
     )
     site.card_reasons[key] = reason
     return reason

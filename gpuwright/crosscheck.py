@@ -15,7 +15,7 @@ from gpuwright.host import OWN_KERNEL
 from gpuwright.model_rows import Role
 from gpuwright.onnode.machine import CONTAINERS
 from gpuwright.rows import VENDOR, WHEELS, GpuRow, Scalar
-from gpuwright.versions import at_least, check_range, parse_version
+from gpuwright.versions import at_least, check_range, parse_version, within
 
 MEASURED = frozenset(MemoryModel) - {MemoryModel.LLAMA_CPP, MemoryModel.UNKNOWN}
 """Models that need measured terms."""
@@ -156,6 +156,14 @@ def _release_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
             for distro in matrix.distros:
                 named = f"{path}.environment.libraries ({distro.id})"
                 yield from _dangling(named, release.environment.libraries, distro.libraries)
+            if (of_node := release.environment.node_toolkit) is not None:
+                at = f"{path}.environment.node_toolkit.cuda"
+                faults = list(_range(at, of_node.cuda))
+                yield from faults
+                if not faults and not any(
+                    within(row.cuda, of_node.cuda) for row in matrix.toolkits
+                ):
+                    yield f"{at}: no row of toolkits.yaml is in {of_node.cuda}"
             if (toolkit := release.environment.toolkit) is not None:
                 known = [row.id for row in matrix.cuda]
                 yield from _dangling(f"{path}.environment.toolkit.cuda", [toolkit.cuda], known)

@@ -145,6 +145,17 @@ class OwnToolkit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NodeToolkit:
+    """A CUDA toolkit of the node, for an environment whose wheels bring no compiler."""
+
+    cuda: str
+    """Those that go with its torch, as a range."""
+    needed: bool
+    """Whether nothing is served without one, so that it is installed; else it is used where it
+    stands."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EnvironmentRow:
     """How a Python engine's environment is proven and what serves in it."""
 
@@ -157,7 +168,9 @@ class EnvironmentRow:
     compiles: bool = False
     """Whether it compiles code as it runs, against Python's headers."""
     toolkit: OwnToolkit | None = None
-    """With which it compiles kernels for cards; None: it finds none, or the node's own."""
+    """With which it compiles kernels for cards."""
+    node_toolkit: NodeToolkit | None = None
+    """The same, where its wheels bring none."""
     kernels: tuple[str, ...] = ()
     """Shared objects of its wheels, below site-packages, that must hold code for every card."""
 
@@ -165,6 +178,8 @@ class EnvironmentRow:
         for name in ("imports", "serve"):
             if not getattr(self, name):
                 yield f".{name}: empty"
+        if self.toolkit is not None and self.node_toolkit is not None:
+            yield ".node_toolkit: stands only where its wheels bring no toolkit"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -17,6 +17,7 @@ from gpuwright.catalogue import Matrix
 from gpuwright.engine_rows import EnvironmentRow, OwnToolkit, ReleaseRow
 from gpuwright.host import Host
 from gpuwright.interpreters import Interpreter, interpreter
+from gpuwright.kernel_compilers import knows_all, node_toolchain
 from gpuwright.layout import DRIVER_LIBRARIES, RUNTIME, TOOLKIT, USER, Layout
 from gpuwright.lock_rows import LOCKS, LockRow
 from gpuwright.plan import ModelFile, Plan
@@ -25,6 +26,7 @@ from gpuwright.python_rows import PYTHON_RELEASES, PythonRow, UvRow
 from gpuwright.refusals import MatrixError
 from gpuwright.retiring import retire_spec
 from gpuwright.rows import DistroRow
+from gpuwright.toolchains import Toolchain
 from gpuwright.want import Want
 
 SCHEMA = 1
@@ -45,6 +47,16 @@ class Environment:
     python: Interpreter
     uv: UvRow
     requirements: dict[str, tuple[str, ...]]
+    toolchain: Toolchain | None = None
+    """The node's own that it compiles with."""
+
+    @property
+    def toolchain_packages(self) -> tuple[str, ...]:
+        """What of the distribution it compiles kernels with."""
+        found = self.toolchain
+        if found is None:
+            return ()
+        return (found.compiler, *(() if found.stands else found.toolkit.kernel_packages))
 
     @property
     def archive(self) -> ModelFile:
@@ -63,7 +75,7 @@ class Environment:
 
 
 def environment_of(
-    release: ReleaseRow, plan: Plan, distro: DistroRow, node: Host, matrix: Matrix
+    *, want: Want, plan: Plan, release: ReleaseRow, distro: DistroRow, node: Host, matrix: Matrix
 ) -> Environment:
     """The environment of a plan that can be applied. MatrixError: a row of it is missing."""
     tag, architecture = release.build_tag(plan.build_tag), node.architecture or ""
@@ -75,6 +87,13 @@ def environment_of(
     if python is None or uv is None:
         missing = "pythons.yaml" if python is None else "uv.yaml"
         raise MatrixError(f"{release.id}: {missing} has no row for it on {architecture}")
+    found = node_toolchain(node, release, want, matrix)
+    if found is not None and not isinstance(found, Toolchain):
+        raise MatrixError(f"{release.id}: {found.sentence()}")
+    if found is not None and not knows_all(
+        found, (gpu.compute_capability for gpu in plan.gpus), matrix
+    ):
+        found = None
     return Environment(
         key=content_key(
             lock.sha256, python, f"{distro.id}-{architecture}", release.environment.toolkit
@@ -84,6 +103,7 @@ def environment_of(
         python=python,
         uv=uv,
         requirements=requirements(lock, python.minor, architecture),
+        toolchain=found,
     )
 
 

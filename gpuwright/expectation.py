@@ -11,8 +11,8 @@ from gpuwright.environments import Environment, environment_of, environment_spec
 from gpuwright.expected import Expected
 from gpuwright.host import Host
 from gpuwright.launch import Launch, launch, model_path_of
-from gpuwright.launch_environment import OwnCompiler
-from gpuwright.layout import TOOLKIT
+from gpuwright.launch_environment import CudaCompiler
+from gpuwright.layout import TOOLKIT, Layout
 from gpuwright.named_files import files_environment, namings, read_at_start
 from gpuwright.plan import Plan
 from gpuwright.rehearsals import cards_asked
@@ -26,9 +26,10 @@ _SLOWEST_DISK_BYTES_PER_SECOND = 100 << 20
 _SHORTEST_START_SECONDS = 120
 _COMPILING_BYTES_PER_JOB = 3 << 30
 _KERNEL_SECONDS = 2400
-"""What one compiler alone may take for all that FlashInfer needs at a first start. Its small module
-for pages was measured, 30 s (tests/engines/test_compile.py); that those for attention and sampling
-take some minutes each is an estimate, on the generous side: it counts only while one is at work."""
+"""What one compiler alone may take for all that a first start needs. Measured for 8.6, in seconds
+of a processor (tests/engines/compile_kernels.py): of FlashInfer pages 14, decoding 24, prefill 97,
+sampling 114, of SGLang's own one 8. With three kinds of attention and twenty of SGLang's own that
+is 650: the rest is for slow processors, and counts only while a compiler is at work."""
 _COMPILING_SECONDS = 480
 """What an engine may take beside that which imports some thousand modules and compiles kernels."""
 
@@ -78,7 +79,7 @@ def probe_packages(matrix: Matrix) -> frozenset[str]:
     ) | frozenset(
         package
         for row in matrix.toolkits
-        for package in (*row.build_packages, *row.runtime_packages)
+        for package in (*row.build_packages, *row.runtime_packages, *row.kernel_packages)
     )
 
 
@@ -91,7 +92,7 @@ def start_timeout_seconds(want: Want, plan: Plan, *, compiles: bool = False) -> 
     return _SHORTEST_START_SECONDS + reading + (_COMPILING_SECONDS if compiles else 0)
 
 
-def compiler_seconds(want: Want, compiler: OwnCompiler | None) -> int:
+def compiler_seconds(want: Want, compiler: CudaCompiler | None) -> int:
     """How much longer a start may take while compilers are seen at work, by how many may be at
     once; none where the operator has said how long a start may take, or nothing is compiled."""
     if compiler is None or want.start_timeout_seconds is not None:
@@ -113,7 +114,9 @@ def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates
         engine_files = making.programs
         needed = making.packages
     else:
-        making = environment_of(release, plan, distro, node, matrix)
+        making = environment_of(
+            want=want, plan=plan, release=release, distro=distro, node=node, matrix=matrix
+        )
         engine_files = ("pyvenv.cfg", "requirements.txt")
         needed = ()
     if isinstance(making, Environment):
@@ -123,16 +126,15 @@ def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates
     installed = isinstance(making, Environment)
     engine_dir = layout.engine_dir(plan.engine, plan.release, making.key)
     serve = release.environment.serve if release.environment is not None else ()
-    compiler = own_compiler(making, engine_dir, node)
+    compiler = cuda_compiler(making, engine_dir, node, layout)
     start = launch(plan, layout, model_path_of(plan, layout), engine_dir, serve, compiler)
     named = files_environment(want, node.named)
     start = replace(start, environment=start.environment | named)
     backends = (
         row for row in matrix.backends(plan.engine) if row.backend == plan.attention_backend
     )
-    cards = cards_asked(
-        release, plan, next((row for row in backends if within(plan.release, row.releases)), None)
-    )
+    backend = next((row for row in backends if within(plan.release, row.releases)), None)
+    cards = cards_asked(release, plan, backend, compiles=compiler is not None)
     expected = Expected(
         layout=layout,
         plan=plan,
@@ -151,21 +153,31 @@ def expectation(*, want: Want, node: Host, plan: Plan, matrix: Matrix, templates
         named_files=read_at_start(want),
         build_packages=needed,
         runtime_packages=(*distro.runtime_packages, *libraries),
-        repository=making.repository if isinstance(making, Build) else None,
+        repository=making.toolchain.repository if making.toolchain else None,
         start_timeout_seconds=start_timeout_seconds(want, plan, compiles=start.compiles),
         compiler_seconds=compiler_seconds(want, compiler),
     )
     return Wanted(expected=expected, making=making, start=start, serve=serve, cards=cards)
 
 
-def own_compiler(making: Build | Environment, engine_dir: str, node: Host) -> OwnCompiler | None:
-    """The compiler that the environment brings, with as many jobs as there are threads, and memory
-    for: a power of two, so that no other kernel's view of the RAM changes a unit."""
-    if not isinstance(making, Environment) or making.row.toolkit is None:
+def cuda_compiler(
+    making: Build | Environment, engine_dir: str, node: Host, layout: Layout
+) -> CudaCompiler | None:
+    """What an environment compiles kernels with, its own or the node's, with as many jobs as there
+    are threads, and memory for: a power of two, so that no other kernel's view of the RAM changes a
+    unit."""
+    if not isinstance(making, Environment):
         return None
     by_memory = (node.memory_total_bytes or 0) // _COMPILING_BYTES_PER_JOB
     most = max(1, min(node.cpu_threads or 1, by_memory))
-    return OwnCompiler(toolkit=f"{engine_dir}/{TOOLKIT}", jobs=1 << (most.bit_length() - 1))
+    jobs = 1 << (most.bit_length() - 1)
+    if making.row.toolkit is not None:
+        return CudaCompiler(toolkit=f"{engine_dir}/{TOOLKIT}", jobs=jobs)
+    found = making.toolchain
+    if found is None:
+        return None
+    host = f"/usr/bin/{found.compiler}"
+    return CudaCompiler(toolkit=found.directory(layout), jobs=jobs, host=host)
 
 
 def _packages_beside(environment: Environment, distro: DistroRow) -> tuple[str, ...]:
@@ -176,6 +188,8 @@ def _packages_beside(environment: Environment, distro: DistroRow) -> tuple[str, 
         packages += distro.kernel_packages
         # One that is brought to the node has its headers.
         packages += () if environment.python.headers else (distro.python_headers,)
+    if environment.toolchain is not None:
+        packages += environment.toolchain_packages
     return packages
 
 

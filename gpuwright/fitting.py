@@ -12,6 +12,7 @@ from gpuwright.engine_rows import MemoryModel
 from gpuwright.feature_choice import OFFLOAD, PREFIX_CACHING, VISION
 from gpuwright.hazard_rows import HazardRow
 from gpuwright.hazards import met, settings_of, surroundings
+from gpuwright.kernel_compilers import compiler_of
 from gpuwright.memory import coarse, llama_cpp, sglang, vllm, vllm_cpu
 from gpuwright.memory.request import Fit, MemoryRequest
 from gpuwright.memory_request import memory_request, slots_of
@@ -210,7 +211,8 @@ def fitted(site: Site, served: Combination, cards: CardSet, way: Way) -> Candida
         "max_num_batched_tokens": site.want.max_num_batched_tokens
         or workload.max_num_batched_tokens,
     }
-    around = surroundings(site.host, release, **plan)
+    compiler = compiler_of(site, release, cards.capabilities)
+    around = surroundings(site.host, compiler, **plan)
     hazards = tuple(met(way.hazards, combination, site.matrix, around))
     reason = _refusing(hazards)
     if reason is not None:
@@ -224,7 +226,7 @@ def fitted(site: Site, served: Combination, cards: CardSet, way: Way) -> Candida
     if not isinstance(fit, Fit):
         return fit
     if way.context_hazards:
-        around = surroundings(site.host, release, max_model_len=fit.max_model_len, **plan)
+        around = surroundings(site.host, compiler, max_model_len=fit.max_model_len, **plan)
         more = tuple(met(way.context_hazards, combination, site.matrix, around))
         reason = _refusing(more)
         if reason is not None:

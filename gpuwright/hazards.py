@@ -36,7 +36,7 @@ class Surroundings:
 
 def surroundings(
     host: Host,
-    release: ReleaseRow,
+    compiler: Compiler,
     *,
     max_model_len: int | None = None,
     max_num_seqs: int | None = None,
@@ -50,19 +50,9 @@ def surroundings(
         driver=host.driver_version,
         virtualization=host.virtualization,
         cpu=host.cpu_model,
-        compiler=compiler_of(host, release),
+        compiler=compiler,
         ram_bytes=host.memory_total_bytes,
     )
-
-
-def compiler_of(host: Host, release: ReleaseRow) -> Compiler:
-    """Whether a unit of `release` finds nvcc, its environment's or the node's; ninja is a package
-    of each engine's own environment."""
-    if release.environment is not None and release.environment.toolkit is not None:
-        return Compiler.PRESENT
-    if host.outfit.tools is None:
-        return Compiler.UNKNOWN
-    return Compiler.PRESENT if "nvcc" in host.outfit.tools else Compiler.ABSENT
 
 
 _NOWHERE = Surroundings()

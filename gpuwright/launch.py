@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from gpuwright.features import filled
-from gpuwright.launch_environment import OwnCompiler, card_environment, python_environment
+from gpuwright.launch_environment import CudaCompiler, card_environment, python_environment
 from gpuwright.launch_files import (
     ik_llama_cpp_files,
     runtime_directory,
@@ -73,7 +73,7 @@ def launch(
     model_path: str,
     engine_dir: str,
     serve: tuple[str, ...] = (),
-    compiler: OwnCompiler | None = None,
+    compiler: CudaCompiler | None = None,
 ) -> Launch:
     """The command of `plan`. `model_path` is where its model is (see `model_path_of`); `engine_dir`
     is the finished build or environment; `serve` the command below it, of a release that has one of

@@ -49,20 +49,28 @@ def python_environment(plan: Plan, layout: Layout, engine_dir: str) -> dict[str,
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OwnCompiler:
-    """The CUDA compiler of an engine's own environment, and how many of it may run at once."""
+class CudaCompiler:
+    """The CUDA compiler that an engine's kernels are compiled with, and how many of it may run at
+    once."""
 
     toolkit: str
     """Its directory on the node."""
     jobs: int
+    host: str | None = None
+    """The C++ compiler that it takes; None: that of the name c++."""
 
     def variables(self, environment: dict[str, str]) -> dict[str, str]:
         """What a service finds it by; `environment` is the rest of what the service has."""
-        return {
+        found, path = f"{self.toolkit}/bin", environment["PATH"]
+        variables = {
             "CUDA_HOME": self.toolkit,
-            "PATH": f"{self.toolkit}/bin:{environment['PATH']}",
+            "PATH": path if found in path.split(":") else f"{found}:{path}",
             "MAX_JOBS": str(self.jobs),
         }
+        if self.host is not None:
+            # A compiler reads it by itself, whoever calls it.
+            variables["NVCC_PREPEND_FLAGS"] = f"-ccbin={self.host}"
+        return variables
 
 
 def _kept_kernels(directory: str) -> dict[str, str]:

@@ -21,6 +21,8 @@ class Outfit:
     """Minor versions of Python that are installed, and whether `Python.h` is there."""
     tools: frozenset[str] | None = None
     """Kinds of compilers on the PATH that our units have: gcc, nvcc, ..."""
+    nvccs: dict[str, str] | None = None
+    """Places of CUDA compilers, on that PATH or not -> version; empty where it is not known."""
     time: float | None = None
     synchronized: bool | None = None
     """Whether the clock follows a time server."""
@@ -32,6 +34,7 @@ class Outfit:
         return cls(
             headers=_headers(root),
             tools=_tools(root),
+            nvccs=_nvccs(root),
             time=time if isinstance(time, (int, float)) and type(time) is not bool else None,
             synchronized=clock.get("synchronized", bool),
         )
@@ -78,3 +81,13 @@ def _tools(root: Reader) -> frozenset[str] | None:
         for entry in root.children("compilers")
         if (entry.get("executable", str) or "").rpartition("/")[0] in _UNIT_PATH
     )
+
+
+def _nvccs(root: Reader) -> dict[str, str] | None:
+    if root.get("compilers", list, None) is None:
+        return None
+    return {
+        entry.get("executable", str) or "": entry.get("version", str, None) or ""
+        for entry in root.children("compilers")
+        if entry.get("kind", str) == "nvcc"
+    }

@@ -14,9 +14,10 @@ from gpuwright.engine_rows import MemoryModel
 from gpuwright.feature_arguments import feature_arguments
 from gpuwright.fitting import Candidate
 from gpuwright.hazard_rows import Compiler
-from gpuwright.hazards import compiler_of, is_applied
+from gpuwright.hazards import is_applied
 from gpuwright.host import OWN_KERNEL
 from gpuwright.interpreters import interpreter
+from gpuwright.kernel_compilers import compiler_of, toolchain_on
 from gpuwright.memory.request import Details, Figures
 from gpuwright.memory_request import SHARE_CAP
 from gpuwright.model_rows import CheckpointRow
@@ -35,6 +36,7 @@ from gpuwright.quoting import counted
 from gpuwright.refusals import gib
 from gpuwright.routing import route
 from gpuwright.site import Combination, Site
+from gpuwright.toolchains import Toolchain, places
 from gpuwright.ways import taken_by_itself
 
 FEW_THREADS = 8
@@ -154,6 +156,10 @@ def _reasons(site: Site, best: Candidate) -> Iterator[str]:
             f"{release.release} {chosen.tag.tag}: CUDA {cuda.id} needs driver >= "
             f"{cuda.min_driver}, found {site.host.driver_version}"
         )
+    compiler = toolchain_on(site, release)
+    if isinstance(compiler, Toolchain):
+        place = places([compiler.toolkit])
+        yield f"kernels: compiled with CUDA {compiler.toolkit.cuda} of {place}, {compiler.compiler}"
     floor, pace = pins.workload.least_tokens_per_second, tokens_per_second(chosen, matrix)
     slow = pace is not None and pace < floor
     weights = chosen.checkpoint.quantization
@@ -250,7 +256,8 @@ def _remarks(site: Site, best: Candidate, details: Details) -> Iterator[str]:
         )
     if chosen.tensor_parallel_size > 1 and compat.equal_cards(chosen.gpus) is not None:
         yield "tensors are split over unequal cards: the smaller sets the size of each share"
-    if best.backend.needs and compiler_of(host, chosen.release) is not Compiler.PRESENT:
+    compiler = compiler_of(site, chosen.release, chosen.capabilities)
+    if best.backend.needs and compiler is not Compiler.PRESENT:
         yield f"attention backend {best.backend.backend} needs {best.backend.needs}"
     if chosen.gpus:
         yield from host.driver.remarks()

@@ -15,14 +15,14 @@ from gpuwright.plan import Plan
 
 
 def cards_asked(
-    release: ReleaseRow, plan: Plan, backend: AttentionBackendRow | None
+    release: ReleaseRow, plan: Plan, backend: AttentionBackendRow | None, *, compiles: bool
 ) -> dict[str, Any] | None:
-    """What its environment is asked about the plan's cards; None for a plan without any."""
+    """What its environment is asked about the plan's cards; None for a plan without any.
+    `compiles`: its service has a CUDA compiler."""
     row, tag = release.environment, release.build_tag(plan.build_tag)
     if row is None or not plan.gpus:
         return None
-    needed = backend is not None and backend.toolchain.has(Toolchain.NVCC)
-    compiles = row.toolkit is not None or needed
+    compiles = compiles or (backend is not None and backend.toolchain.has(Toolchain.NVCC))
     return {
         "kernels": list(row.kernels),
         "capabilities": sorted({gpu.compute_capability for gpu in plan.gpus}),

@@ -21,6 +21,7 @@ from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.pins import Pins
 from gpuwright.refusals import Needs, Reason, gib
 from gpuwright.rows import Device, KvCacheDtypeRow, Scalar
+from gpuwright.toolchains import Toolchain
 from gpuwright.want import Want
 
 _OTHERS_STEP = 256 * MIB
@@ -84,6 +85,8 @@ class Site:
     """Why the memory of a card cannot be told, by its UUID."""
     card_reasons: dict[tuple[BuildTagRow, str], Reason | None] = field(init=False)
     """What `card_sets.card_reason` has answered, by build and UUID."""
+    toolchains: dict[ReleaseRow, Toolchain | Reason | None] = field(init=False)
+    """What `kernel_compilers.node_toolchain` has answered."""
     card_sets: dict[Hashable, tuple[CardSet, ...]] = field(init=False)
     """What `card_sets.card_sets` has answered: builds and models are many, sets of cards few."""
 
@@ -117,6 +120,7 @@ class Site:
         object.__setattr__(self, "said", said)
         object.__setattr__(self, "card_sets", {})
         object.__setattr__(self, "card_reasons", {})
+        object.__setattr__(self, "toolchains", {})
         rooms = {gpu.uuid: card_memory(gpu, self.matrix) for gpu in cards}
         object.__setattr__(self, "rooms", rooms)
         undriven = {gpu.uuid: compat.driven(gpu, self.host, self.matrix) for gpu in cards}

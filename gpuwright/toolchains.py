@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuwright.catalogue import Matrix
@@ -24,6 +25,13 @@ class Toolchain:
 
     toolkit: ToolkitRow
     compiler: str
+    stands: bool = False
+    """Whether it is there already, and nothing of it is to be installed."""
+
+    @property
+    def repository(self) -> str | None:
+        """What the node's package sources must have for it."""
+        return None if self.stands else self.toolkit.repository
 
     @property
     def key(self) -> str:
@@ -49,24 +57,33 @@ def toolchain(
         return Unlisted(subject=f"{host.os_id} {host.os_version}", file="distros.yaml")
     rows = [row for row in matrix.toolkits_of(cuda.id) if host.architecture in row.architectures]
     for row in rows:
-        if _can_be_had(row, distro, want):
-            if row.packaged_driver and host.driver.packaged is False:
-                return _own_driver(row, cuda, distro)
-            compiler = host_compiler(cuda, distro)
-            if compiler is None:
-                return Needs(
-                    subject=f"C++ compiler for CUDA {cuda.id}",
-                    needed=f"gcc <= {cuda.host_compilers['gcc']}",
-                    found=f"{distro.compiler} of {distro.id}",
-                    help=f"an older C++ compiler that {distro.id} has, in `older_compilers` of its "
-                    "row in distros.yaml",
-                    row=f"cuda {cuda.id}",
-                )
-            return Toolchain(toolkit=row, compiler=compiler)
+        if can_be_had(row, distro, want):
+            return toolchain_of(row, host, distro, matrix)
     return _nowhere(cuda, rows, distro, host)
 
 
-def _can_be_had(row: ToolkitRow, distro: DistroRow, want: Want) -> bool:
+def toolchain_of(
+    row: ToolkitRow, host: Host, distro: DistroRow, matrix: Matrix, *, stands: bool = False
+) -> Toolchain | Reason:
+    """The toolkit with a host compiler, where it may be installed on the node, or stands there."""
+    cuda = matrix.cuda_runtime(row.cuda)
+    if row.packaged_driver and host.driver.packaged is False and not stands:
+        return _own_driver(row, cuda, distro)
+    compiler = host_compiler(cuda, distro)
+    if compiler is None:
+        return Needs(
+            subject=f"C++ compiler for CUDA {cuda.id}",
+            needed=f"gcc <= {cuda.host_compilers['gcc']}",
+            found=f"{distro.compiler} of {distro.id}",
+            help=f"an older C++ compiler that {distro.id} has, in `older_compilers` of its row in "
+            "distros.yaml",
+            row=f"cuda {cuda.id}",
+        )
+    return Toolchain(toolkit=row, compiler=compiler, stands=stands)
+
+
+def can_be_had(row: ToolkitRow, distro: DistroRow, want: Want) -> bool:
+    """Whether a node of this distribution may get the toolkit."""
     if row.origin == VENDOR:
         return want.cuda_repository
     return row.origin in (WHEELS, distro.id)
@@ -81,16 +98,25 @@ def _own_driver(row: ToolkitRow, cuda: CudaRow, distro: DistroRow) -> Reason:
     )
 
 
-def _nowhere(cuda: CudaRow, rows: list[ToolkitRow], distro: DistroRow, host: Host) -> Reason:
-    places = {WHEELS: "NVIDIA's wheels", VENDOR: "NVIDIA's package repository"}
-    needed = " or ".join(places.get(row.origin, row.origin) for row in rows)
+REPOSITORY = Remedy(
+    words="NVIDIA's package repository on the node, and `cuda_repository: true`",
+    want=(("cuda_repository", True),),
+)
+
+
+def places(rows: Sequence[ToolkitRow]) -> str:
+    """Where these toolkits come from, for people."""
+    named = {WHEELS: "NVIDIA's wheels", VENDOR: "NVIDIA's package repository"}
+    return " or ".join(named.get(row.origin, row.origin) for row in rows)
+
+
+def _nowhere(cuda: CudaRow, rows: Sequence[ToolkitRow], distro: DistroRow, host: Host) -> Reason:
     vendor = any(row.origin == VENDOR for row in rows)
-    words = "NVIDIA's package repository on the node, and `cuda_repository: true`"
     return Needs(
         subject=f"compiler of CUDA {cuda.id}",
-        needed=needed or f"a row in toolkits.yaml for {host.architecture}",
+        needed=places(rows) or f"a row in toolkits.yaml for {host.architecture}",
         found=distro.id,
-        help=Remedy(words=words, want=(("cuda_repository", True),)) if vendor else None,
+        help=REPOSITORY if vendor else None,
         row=f"cuda {cuda.id}",
     )
 

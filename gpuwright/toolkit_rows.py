@@ -56,6 +56,8 @@ class ToolkitRow:
     """What a binary needs of it and carries beside itself."""
     build_packages: tuple[str, ...]
     runtime_packages: tuple[str, ...]
+    kernel_packages: tuple[str, ...]
+    """What kernels of engines are compiled with, whose headers are more than those of a build."""
     sources: tuple[Claim, ...]
     repository: str | None = None
     """What a node's package sources must have for `build_packages`."""

@@ -13,7 +13,8 @@ from gpuwright.attention_rows import AttentionBackendRow, Toolchain
 from gpuwright.drafting import draftings
 from gpuwright.feature_choice import exclusion, features_of
 from gpuwright.hazard_rows import Compiler
-from gpuwright.hazards import Possible, compiler_of, possible
+from gpuwright.hazards import Possible, possible
+from gpuwright.kernel_compilers import compiler_of
 from gpuwright.model_rows import LayerKind
 from gpuwright.refusals import Reason
 from gpuwright.rows import KvCacheDtypeRow
@@ -44,7 +45,7 @@ class _Question:
         self.site, self.combination, self.cards = site, combination, cards
         self.key = (
             site.taste,
-            compiler_of(site.host, combination.release),
+            compiler_of(site, combination.release, cards.capabilities),
             combination.release,
             combination.tag,
             combination.checkpoint,
@@ -146,7 +147,8 @@ def taken_by_itself(
 def _asked(site: Site, combination: Combination, kv: KvCacheDtypeRow) -> list[attention.Asked]:
     """What is asked of attention, on each kind of card."""
     architecture = combination.model.architecture
-    absent = compiler_of(site.host, combination.release) is Compiler.ABSENT
+    compiler = compiler_of(site, combination.release, combination.capabilities)
+    absent = compiler is Compiler.ABSENT
     return [
         attention.Asked(
             capability=capability,

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from gpuwright.environments import environment_of
-from gpuwright.expectation import own_compiler
+from gpuwright.expectation import cuda_compiler
 from gpuwright.host import Host
 from gpuwright.launch import launch, model_path_of
-from gpuwright.launch_environment import OwnCompiler
+from gpuwright.launch_environment import CudaCompiler
 from gpuwright.layout import Layout
 from gpuwright.load import load_matrix
 from gpuwright.plan import Plan
@@ -99,7 +99,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
     ),
     "sglang-adapters-cuda-12": (
-        {"gpus": _3090, "driver": "570.133.07"},
+        {"gpus": _3090, "driver": "570.133.07", "distro": "debian-13"},
         {"model": "llama-3.1-8b", "engine": "sglang", **_BROUGHT},
     ),
     "tensorrt-llm-named-by-its-directory": (
@@ -142,7 +142,8 @@ def unit(name: str) -> str:
     (host, plan), layout = planned(name), Layout()
     engine_dir = layout.engine_dir(plan.engine, plan.release, "KEY")
     path = model_path_of(plan, layout)
-    start = launch(plan, layout, path, engine_dir, compiler=_compiler(host, plan, engine_dir))
+    compiler = _compiler(host, plan, Want.from_data(CASES[name][1]), engine_dir)
+    start = launch(plan, layout, path, engine_dir, compiler=compiler)
     return render_unit(
         plan=plan,
         launch=start,
@@ -153,15 +154,22 @@ def unit(name: str) -> str:
     )
 
 
-def _compiler(host: Host, plan: Plan, engine_dir: str) -> OwnCompiler | None:
+def _compiler(host: Host, plan: Plan, want: Want, engine_dir: str) -> CudaCompiler | None:
     """What the unit of an environment that can be installed says of its compiler."""
     matrix = load_matrix()
     release = matrix.engine_release(plan.engine, plan.release)
     tag = next(tag for tag in release.build_tags if tag.tag == plan.build_tag)
     if release.build is not None or not tag.applicable:
         return None
-    environment = environment_of(release, plan, matrix.distro(host), host, matrix)
-    return own_compiler(environment, engine_dir, host)
+    environment = environment_of(
+        want=want,
+        plan=plan,
+        release=release,
+        distro=matrix.distro(host),
+        node=host,
+        matrix=matrix,
+    )
+    return cuda_compiler(environment, engine_dir, host, want.layout)
 
 
 def wanted_files() -> dict[Path, str]:

@@ -29,7 +29,9 @@ def plans(engine: str, release: str) -> Iterator[Plan]:
     """Golden plans of the release, and what the same wants plan where it is pinned."""
     for rig in rigs():
         for want in wants_of(rig):
-            for pins in ({}, {"engine": engine, "release": release}):
+            # The last releases for CUDA 12 compile with a toolkit that few of the rigs can have.
+            pinned = {"engine": engine, "release": release, "cuda_repository": True}
+            for pins in ({}, pinned):
                 decision = decide(
                     Host.from_document(document(rig)), Want.from_data(WANTS[want] | pins), MATRIX
                 )

@@ -1,7 +1,12 @@
 """Nodes that look as if they had cards: NVIDIA's libraries, and PyTorch's answers, played."""
 
+import shutil
+import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
 
 from tests.lab.node import Node
 from tests.nvml import rigs
@@ -65,14 +70,29 @@ def put_driver(node: Node, folder: Path, cuda_h: Path, *, version: int = 13000) 
     put_library(node, build_driver(folder / "driver", cuda_h, *flags) / "libcuda.so.1")
 
 
-def let_torch_see(node: Node, python: str, **card: object) -> None:
+def put_python(node: Node, minors: Sequence[str]) -> str:
+    """A copy of the Python that runs this below /opt, with its headers; where it is on the node.
+    Skips where it is none of `minors`, or the machine's own."""
+    minor, base = ".".join(map(str, sys.version_info[:2])), Path(sys.base_prefix)
+    if minor not in minors or base == Path("/usr"):
+        pytest.skip(f"needs tests run by a Python {' or '.join(minors)} that is not the system's")
+    prefix = f"/opt/python-{minor}"
+    unneeded = shutil.ignore_patterns("site-packages", "test", "__pycache__", "share")
+    shutil.copytree(base, node.root / prefix[1:], symlinks=True, ignore=unneeded)
+    (node.root / "etc/ld.so.conf.d/python.conf").write_text(f"{prefix}/lib\n")
+    node.run("ldconfig")
+    return prefix
+
+
+def let_torch_see(node: Node, python: str, prefix: str = "/usr", **card: object) -> None:
     """From here on PyTorch in environments of that Python finds a card, told in upper-case words
     (see tools/standins/torch_cards.py), on which nothing computes."""
     told = {f"STANDIN_{name.upper()}": str(value) for name, value in card.items()}
     played = (SOURCES / "torch_cards.py").read_text()
-    place = f"/usr/lib/python{python}/sitecustomize.py"
-    # A run that installs that Python's headers may bring its newer packages: they keep off it.
-    node.run(["dpkg-divert", "--local", "--rename", "--add", place])
+    place = f"{prefix}/lib/python{python}/sitecustomize.py"
+    if prefix == "/usr":
+        # A run that installs that Python's headers may bring its newer packages: they keep off it.
+        node.run(["dpkg-divert", "--local", "--rename", "--add", place])
     (node.root / place[1:]).write_text(
         f"PLAYED = {played!r}\n{_SITE}    os.environ.update({told!r})\n"
     )

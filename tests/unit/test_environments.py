@@ -194,18 +194,17 @@ def test_a_brought_python_comes_from_the_mirror_by_the_rows_hash(want):
     matrix = load_matrix(asked.extra_models)
     plan = decide(host, asked, matrix)
     distro = matrix.distro(host)
-    spec = environment_spec(
-        environment_of(RELEASE, plan, distro, host, matrix), asked, "/opt/e", verify="quick"
+    made = environment_of(
+        want=asked, plan=plan, release=RELEASE, distro=distro, node=host, matrix=matrix
     )
+    spec = environment_spec(made, asked, "/opt/e", verify="quick")
     (listed,) = json.loads(spec["python"]["listing"]).values()
     row = next(row for row in MATRIX.pythons if row.id == "cpython-3.11.18-x86_64")
     assert listed["url"].startswith("https://mirror.example/python/20")
     assert listed["sha256"] == row.sha256
     assert spec["python"]["version"] == row.python
     here = Want.from_data(want | {"python_mirror": "/srv/my pythons"})
-    spec = environment_spec(
-        environment_of(RELEASE, plan, distro, host, matrix), here, "/opt/e", verify="quick"
-    )
+    spec = environment_spec(made, here, "/opt/e", verify="quick")
     (listed,) = json.loads(spec["python"]["listing"]).values()
     assert listed["url"].startswith("file:///srv/my%20pythons/20")
 

@@ -45,9 +45,9 @@ def test_llama_cpp_its_fork_on_the_cpu_sglang_and_vllm_are_installed():
     tags = ("cpu", "cuda13", "cuda12", "cuda12.4", "cuda11.8")
     llama = [("llama.cpp", "b11434", tag) for tag in tags]
     vllm = [("0.33.0", "cu130"), ("0.32.0", "cpu"), ("0.19.1", "cu128")]
-    sglang, fork = ("sglang", "0.5.23", "cu130"), ("ik_llama.cpp", "0.1.5", "cpu")
+    sglangs = [("sglang", "0.5.23", "cu130"), ("sglang", "0.5.10.post1", "cu128")]
     vllms = [("vllm", release, tag) for release, tag in vllm]
-    assert applicable == [fork, *llama, sglang, *vllms]
+    assert applicable == [("ik_llama.cpp", "0.1.5", "cpu"), *llama, *sglangs, *vllms]
 
 
 def test_the_archive_to_build_from_has_a_hash():

@@ -160,8 +160,8 @@ def test_an_engine_that_compiles_wants_the_headers_of_its_python(rows, warned):
     assert bool([text for text in told if "python3.12-dev" in text]) is warned
 
 
-NVCC = [{"executable": "/usr/bin/nvcc", "kind": "nvcc", "version": "13.0"}]
-ELSEWHERE = [{"executable": "/usr/local/cuda/bin/nvcc", "kind": "nvcc", "version": "13.0"}]
+NVCC = [{"executable": "/usr/bin/nvcc", "kind": "nvcc", "version": "12.4.131"}]
+ELSEWHERE = [{"executable": "/srv/cuda/bin/nvcc", "kind": "nvcc", "version": "12.4.131"}]
 # Of this release no wheel brings a compiler.
 FLASHINFER = {
     "model": "llama-3.1-8b",
