@@ -116,10 +116,11 @@ def box(
             node = boot_warm(
                 lab, f"sglang-{case.tag}", case.suite, binds={WHEELS: found}, apt_cache=False
             )
-            prefix = "/usr"
+            prefix, minor = "/usr", "3.11"
             if case.suite == "trixie":
                 # Its own Python is newer than those that the lock is for.
                 prefix = put_python(node, case.lock.python)
+                minor = prefix.rpartition("-")[2]
                 # The toolkit's package brings a driver's libraries over those of no package.
                 node.run(
                     "apt-get update -q=2 && apt-get install -q=2 libcuda1 libnvidia-ml1",
@@ -127,7 +128,7 @@ def box(
                 )
             put_cards(node, folder, case.card)
             put_driver(node, folder, header(folder, found), version=case.cuda)
-            let_torch_see(node, "3.11", prefix, capability="8.6", cards=1, memory_gib=24)
+            let_torch_see(node, minor, prefix, capability="8.6", cards=1, memory_gib=24)
             commit = hub.add_repository(tiny_model.REPOSITORY, tiny_model.files()).commit
             tiny_model.write_row(folder / "models.yaml", commit)
             hub.serve_packages(found)
