@@ -37,7 +37,9 @@ def directories(layout: Layout) -> tuple[Directory, ...]:
         Directory(path=layout.cache, kept=layout.cache != default.cache),
         Directory(path=f"{layout.cache}/sources"),
         Directory(path=f"{layout.cache}/ccache"),
-        Directory(path=layout.model_store, kept=layout.model_store != default.model_store),
+        Directory(
+            path=layout.model_store, kept=layout.model_store != default.model_store, whole=True
+        ),
         Directory(path=layout.config),
         Directory(path=layout.environments, mode="0700"),
     )

@@ -121,6 +121,24 @@ def sha256_of(path: str, seen: Callable[[int], None] | None = None) -> str:
                 seen(total)
 
 
+def holder(path: str) -> str:
+    """The end of a sentence on who holds the lock of that file: a run that is gone may have left
+    its compiler or installer at work, which nobody would look for."""
+    for pid in sorted(filter(str.isdigit, os.listdir("/proc")), key=int):
+        try:
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                if os.readlink(f"/proc/{pid}/fd/{name}") != path:
+                    continue
+                with open(f"/proc/{pid}/fdinfo/{name}", encoding="utf-8") as file:
+                    holds = "FLOCK" in file.read()
+                with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+                    if holds:
+                        return f" for process {pid} ({file.read().strip()})"
+        except OSError:
+            continue  # it has ended
+    return ""
+
+
 @contextlib.contextmanager
 def locked(path: str, waiting: str) -> Iterator[int]:
     """Hold the lock file at `path`; while another holds it, say `waiting` every ten seconds.
@@ -143,7 +161,7 @@ def locked(path: str, waiting: str) -> Iterator[int]:
             except BlockingIOError:
                 if time.monotonic() - said >= 10 or not said:
                     said = time.monotonic()
-                    say(waiting)
+                    say(f"{waiting}{holder(path)}")
                 time.sleep(0.2)
         yield descriptor
     finally:

@@ -4,6 +4,8 @@ import contextlib
 import hashlib
 import json
 import os
+import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from gpuwright import carry
+from gpuwright.onnode.storage import holder
 from tests.unit.onnode_rig import Exchange, in_namespace, put, run, site
 from tests.unit.onnode_sources import (
     CONTENT,
@@ -131,6 +134,18 @@ def test_nothing_is_written_or_removed_through_links_in_the_place_of_staging(
             assert run("fetch", spec(store, url(server)))[0]["ok"] is True
             assert target.read_bytes() == CONTENT[:1000]
             assert not (store / "m.gguf").is_symlink()
+
+
+def test_who_waits_says_for_which_process_though_it_is_a_child_that_was_left(tmp_path: Path):
+    lock = tmp_path / "lock"
+    # A shell that is gone, and what it started, which holds on.
+    words = ["sh", "-c", f"exec 9>{lock}; flock 9; sleep 60 >/dev/null & echo $!"]
+    left = int(subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    try:
+        assert holder(str(lock)) == f" for process {left} (sleep)"
+    finally:
+        os.kill(left, signal.SIGKILL)
+    assert holder(str(tmp_path / "free")) == ""
 
 
 @pytest.mark.parametrize("kind", ["link", "directory", "file above"])
