@@ -29,6 +29,7 @@ class Directory:
 def directories(layout: Layout) -> tuple[Directory, ...]:
     """Every directory of ours on a node, parents first."""
     default = Layout()
+    moved = layout.model_store != default.model_store
     return (
         Directory(path=layout.engines.rsplit("/", 1)[0], whole=True),
         Directory(path=layout.engines),
@@ -37,9 +38,7 @@ def directories(layout: Layout) -> tuple[Directory, ...]:
         Directory(path=layout.cache, kept=layout.cache != default.cache),
         Directory(path=f"{layout.cache}/sources"),
         Directory(path=f"{layout.cache}/ccache"),
-        Directory(
-            path=layout.model_store, kept=layout.model_store != default.model_store, whole=True
-        ),
+        Directory(path=layout.model_store, kept=moved, whole=not moved),
         Directory(path=layout.config),
         Directory(path=layout.environments, mode="0700"),
     )
