@@ -136,9 +136,6 @@ def _release_reason(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Reason
         )
     if reason is None:
         reason = compat.driver(host, tag, site.matrix)
-    if reason is None and release.memory_model is MemoryModel.LLAMA_CPP:
-        compiler = toolchain(host, tag, want, site.matrix)
-        reason = None if isinstance(compiler, Toolchain) else compiler
     if reason is None and tag.device is Device.CUDA:
         reason = missing_compiler(site, release)
     if reason is None and host.gpus and tag.device is Device.CUDA:
@@ -146,6 +143,10 @@ def _release_reason(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Reason
         # Pinned cards are all to be used; of others one that the build has code for will do.
         short = all(found) if want.gpus is None else any(found)
         reason = compat.first(found) if short else None
+    # No compiler helps where it has no code for the card.
+    if reason is None and release.memory_model is MemoryModel.LLAMA_CPP:
+        compiler = toolchain(host, tag, want, site.matrix)
+        reason = None if isinstance(compiler, Toolchain) else compiler
     return reason
 
 

@@ -42,7 +42,7 @@ def test_llama_cpp_its_fork_on_the_cpu_sglang_and_vllm_are_installed():
         for tag in row.build_tags
         if tag.applicable
     ]
-    tags = ("cpu", "cuda13", "cuda12", "cuda12.4", "cuda11.8")
+    tags = ("cpu", "cuda13", "cuda12", "cuda12.4", "cuda12.0", "cuda11.8")
     llama = [("llama.cpp", "b11434", tag) for tag in tags]
     vllm = [("0.33.0", "cu130"), ("0.32.0", "cpu"), ("0.19.1", "cu128")]
     sglangs = [("sglang", "0.5.23", "cu130"), ("sglang", "0.5.10.post1", "cu128")]

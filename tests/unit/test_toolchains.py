@@ -33,9 +33,10 @@ def options(spec):
         (["RTX 3090"], {"driver": "550.90", "distro": "debian-13"}, "cuda12.4"),
         (["Tesla P40"], {}, "cuda11.8"),
         (["V100 SXM2 16GB"], {"distro": "debian-13"}, "cuda12.4"),
+        (["Tesla P40"], {"distro": "ubuntu-24.04"}, "cuda12.0"),
     ],
 )
-def test_a_new_driver_and_a_new_card_get_wheels_all_others_what_debian_has(gpus, sketch, tag):
+def test_a_new_driver_and_card_get_wheels_all_others_what_their_distribution_has(gpus, sketch, tag):
     assert planned_on(gpus, LLAMA, **sketch).build_tag == tag
 
 
@@ -76,9 +77,10 @@ def test_an_older_compiler_of_the_distribution_is_taken_where_its_own_is_too_new
         (["RTX 3090"], {"driver": "550.90"}, "86-real", "g++-11"),
         (["RTX 3090"], {"driver": "525.60.13", "distro": "debian-13"}, "86-real", "g++-13"),
         (["RTX 3090", "GTX 1080 Ti"], {"distro": "debian-13"}, "61-real;86-real", "g++-13"),
+        (["GTX 1080 Ti"], {"distro": "ubuntu-24.04"}, "61-real", "g++-12"),
     ],
 )
-def test_an_old_card_or_driver_is_built_for_with_debians_toolkit(
+def test_an_old_card_or_driver_is_built_for_with_the_distributions_toolkit(
     tmp_path, gpus, sketch, architectures, compiler
 ):
     spec = specs(gpus, tmp_path, tmp_path / "shared", sketch=sketch).build
@@ -100,6 +102,13 @@ def test_debians_toolkit_is_not_laid_over_a_driver_that_is_no_package():
     assert decided([package]).build_tag == "cuda11.8"
     assert any("a driver that came another way" in reason for reason in decided([]).reasons)
     assert decided([], cuda_repository=True).build_tag == "cuda12"
+
+
+def test_an_ubuntu_whose_toolkit_is_too_old_is_told_of_nvidias_repository():
+    refusal = refused_on(["Tesla P40"], LLAMA, distro="ubuntu-22.04")
+    assert any("`cuda_repository: true`" in remedy for remedy in refusal.remedies)
+    want = {**LLAMA, "cuda_repository": True}
+    assert planned_on(["Tesla P40"], want, distro="ubuntu-22.04").build_tag == "cuda12"
 
 
 def test_no_compiler_is_newer_than_its_cuda_takes():
