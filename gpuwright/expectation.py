@@ -27,9 +27,9 @@ _SHORTEST_START_SECONDS = 120
 _COMPILING_BYTES_PER_JOB = 3 << 30
 _KERNEL_SECONDS = 2400
 """What one compiler alone may take for all that a first start needs. Measured for 8.6, in seconds
-of a processor (tests/engines/compile_kernels.py): of FlashInfer pages 14, decoding 24, prefill 97,
-sampling 114, of SGLang's own one 8. With three kinds of attention and twenty of SGLang's own that
-is 650: the rest is for slow processors, and counts only while a compiler is at work."""
+of a processor (tests/engines/compile_kernels.py): of FlashInfer pages up to 30, decoding 35,
+prefill 97, sampling 114, of SGLang's own one 8. With three kinds of attention and twenty of
+SGLang's own that is 700: the rest is for slow processors, and counts only while one compiles."""
 _COMPILING_SECONDS = 480
 """What an engine may take beside that which imports some thousand modules and compiles kernels."""
 
