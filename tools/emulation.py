@@ -55,8 +55,13 @@ class Machine:
                 )
             return
         self.emulator(architecture)
-        if self.program("gcc") is None:
-            raise LockError(f"{self.root}: needed its own gcc there, found none")
+        for name, there in {
+            "gcc": self.program("gcc") is not None,
+            "os-release": (self.root / "usr/lib/os-release").is_file(),
+        }.items():
+            # What the root lacks would be this machine's.
+            if not there:
+                raise LockError(f"{self.root}: needed its own {name} there, found none")
 
     def emulator(self, architecture: str) -> str:
         """What runs its programs, in words: qemu-aarch64 7.2.22."""
@@ -66,7 +71,7 @@ class Machine:
         if lines[:1] != ["enabled"] or "interpreter" not in told:
             raise LockError(
                 f"{row}: needed enabled, so that programs for {architecture} run here (Debian's "
-                f"qemu-user-static registers it), found {lines[0] if lines else 'none'}"
+                f"qemu-user-binfmt registers it), found {lines[0] if lines else 'none'}"
             )
         words = subprocess.run(
             [told["interpreter"], "--version"], capture_output=True, text=True, check=True

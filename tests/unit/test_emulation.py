@@ -22,6 +22,8 @@ def root(tmp_path):
         (path / folder).mkdir(parents=True)
     for name in ("usr/bin/gcc-12", "usr/sbin/ldconfig", "usr/bin/g++"):
         (path / name).write_text("its own", encoding="utf-8")
+    (path / "usr/lib").mkdir()
+    (path / "usr/lib/os-release").write_text('PRETTY_NAME="Another"', encoding="utf-8")
     (path / "usr/bin/gcc").symlink_to("gcc-12")
     (path / "usr/bin/c++").symlink_to("/bin/sh")
     (path / "usr/bin/cat").symlink_to("/bin/cat")
@@ -77,11 +79,12 @@ def test_a_root_whose_programs_nothing_runs_is_refused(root, registered, monkeyp
         Machine(root=root).check(OTHER)
 
 
-def test_a_root_without_a_compiler_is_refused(root, registered):
+@pytest.mark.parametrize("name", ["usr/bin/gcc", "usr/lib/os-release"])
+def test_what_a_root_lacks_is_not_taken_from_this_machine(root, registered, name):
     registered()
     Machine(root=root).check(OTHER)
-    (root / "usr/bin/gcc").unlink()
-    with pytest.raises(LockError, match="its own gcc there, found none"):
+    (root / name).unlink()
+    with pytest.raises(LockError, match=f"needed its own {name[8:]} there, found none"):
         Machine(root=root).check(OTHER)
 
 
