@@ -31,13 +31,14 @@ def architecture(host: Host, release: ReleaseRow, tag: BuildTagRow) -> Reason | 
 
 
 def c_library(host: Host, release: ReleaseRow) -> Reason | None:
-    if release.glibc is None or (host.glibc and at_least(host.glibc, release.glibc)):
+    oldest = release.oldest_glibc(host.architecture)
+    if oldest is None or (host.glibc and at_least(host.glibc, oldest)):
         return None
     return Needs(
         subject="glibc",
-        needed=f">= {release.glibc}",
+        needed=f">= {oldest}",
         found=host.glibc or UNKNOWN,
-        help=f"a release of the node's distribution with glibc {release.glibc} or newer",
+        help=f"a release of the node's distribution with glibc {oldest} or newer",
         row=release.id,
     )
 

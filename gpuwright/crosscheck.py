@@ -106,8 +106,9 @@ def _lock_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
             if (release.engine, release.release) == (lock.engine, lock.release):
                 tags = [tag.tag for tag in release.build_tags]
                 yield from _dangling(f"{path}.build_tag", [lock.build_tag], tags)
-                if lock.glibc and not (release.glibc and at_least(release.glibc, lock.glibc)):
-                    yield f"{path}.glibc: {lock.glibc}, and the release's row says {release.glibc}"
+                said = release.oldest_glibc(lock.architecture)
+                if lock.glibc and not (said and at_least(said, lock.glibc)):
+                    yield f"{path}.glibc: {lock.glibc}, and the release's row says {said}"
                 for python in release.python:
                     if (python in lock.python) == (python in lock.not_for):
                         yield f"{path}.python: {python} needs to stand in one of python, not_for"
@@ -147,6 +148,9 @@ def _release_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
         backends = [row.backend for row in matrix.backends(release.engine)]
         yield from _version(f"{path}.release", release.release)
         yield from _dangling(f"{path}.kv_cache_dtypes", release.kv_cache_dtypes, dtypes)
+        yield from _dangling(f"{path}.glibc_on", release.glibc_on, release.architectures)
+        for glibc in release.glibc_on.values():
+            yield from _version(f"{path}.glibc_on", glibc)
         if release.memory_model in MEASURED and matrix.terms(release) is None:
             yield f"{path}.memory_model: no row of memory_terms.yaml covers this release"
         for index, rule in enumerate(release.auto_order):

@@ -234,7 +234,12 @@ class ReleaseRow:
     guarded: bool = True
     """Whether its server asks for a key; one that does not is bound to loopback alone."""
     environment: EnvironmentRow | None = None
+    glibc_on: dict[str, str] = field(default_factory=dict)
+    """Architecture -> the oldest C library there, where it is another than `glibc`."""
     unknown: dict[str, str] = field(default_factory=dict)
+
+    def oldest_glibc(self, architecture: str | None) -> str | None:
+        return self.glibc_on.get(architecture or "", self.glibc)
 
     def build_tag(self, tag: str) -> BuildTagRow:
         return next(row for row in self.build_tags if row.tag == tag)

@@ -109,6 +109,12 @@ def test_refuses_a_c_library_that_is_too_old():
     assert "glibc: needs >= 2.34, found 2.31" in refusal.reasons
 
 
+def test_a_c_library_may_be_too_old_for_the_binaries_of_one_architecture_alone():
+    asked, old = {"engine": "vllm"}, setting("glibc", to="2.31")
+    assert "glibc: needs >= 2.34, found 2.31" in refused("gb10", asked, old).reasons
+    assert planned("1x3090", asked, old).release == "0.33.0"
+
+
 def test_nvfp4_is_chosen_where_the_card_computes_it():
     assert planned("5090", {"model": "qwen3.6-27b"}).quantization == "nvfp4"
     assert planned("2x3090-pcie", {"model": "qwen3.6-27b"}).quantization == "int4"

@@ -375,12 +375,12 @@ def test_a_locks_row_agrees_with_its_releases(copy):
 
 
 def test_a_lock_of_a_build_that_its_release_does_not_have_is_refused(copy):
-    row = {"id": "vllm-0.33.0-cu128-x86_64", "build_tag": "cu128"}
-    edit(copy, "locks/vllm-0.33.0-cu130-x86_64.yaml", lambda rows: rows[0].update(row))
+    row = {"id": "vllm-0.19.1-cu130-x86_64", "build_tag": "cu130"}
+    edit(copy, "locks/vllm-0.19.1-cu128-x86_64.yaml", lambda rows: rows[0].update(row))
     # Nor is there a lock of the build that it was for.
     first, second = faults(copy)
-    assert first.endswith("build tag cu130 says it is applicable")
-    assert second.endswith(".build_tag: no row has the id 'cu128'")
+    assert first.endswith("build tag cu128 says it is applicable")
+    assert second.endswith(".build_tag: no row has the id 'cu130'")
 
 
 def test_links_of_a_toolkit_stay_in_the_environment(copy):
