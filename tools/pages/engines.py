@@ -99,6 +99,11 @@ def _cards(tag: BuildTagRow) -> str:
     return "; ".join((cards, *others))
 
 
+def _c_library(release: ReleaseRow) -> str:
+    here = release.glibc or ("unknown" if release.unknown.get("glibc") else "any")
+    return "; ".join((here, *(f"on {name}: {other}" for name, other in release.glibc_on.items())))
+
+
 def _build(matrix: Matrix, release: ReleaseRow, tag: BuildTagRow) -> list[str]:
     cuda = matrix.cuda_runtime(tag.cuda) if tag.cuda is not None else None
     return [
@@ -106,7 +111,7 @@ def _build(matrix: Matrix, release: ReleaseRow, tag: BuildTagRow) -> list[str]:
         release.release,
         tag.tag,
         ", ".join(release.python),
-        release.glibc or "any" if not release.unknown.get("glibc") else "unknown",
+        _c_library(release),
         ", ".join(tag.architectures or release.architectures),
         cuda.id if cuda is not None else "",
         cuda.min_driver if cuda is not None else "",
