@@ -8,9 +8,11 @@ comfortable; only what is asked for fills it to the last percents.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from dataclasses import replace
 from functools import partial
 
-from gpuwright.memory.llama_cpp_placing import Placing
+from gpuwright.memory.llama_cpp_placing import DRAFT_SPARE_BYTES, Placing
 from gpuwright.memory.llama_cpp_rates import (
     CONTEXT_STEP,
     checkpoint_bytes,
@@ -24,10 +26,11 @@ from gpuwright.memory.request import (
     MemoryRequest,
     first_that_fits,
     tight,
+    usable_bytes,
     with_spare,
 )
 from gpuwright.plan import KV_CACHE, WEIGHTS, MemoryPlan
-from gpuwright.refusals import Needs, OutOfMemory, Reason
+from gpuwright.refusals import Needs, OutOfMemory, Reason, gib
 
 
 def fit(request: MemoryRequest) -> Fit | Reason:
@@ -37,7 +40,22 @@ def fit(request: MemoryRequest) -> Fit | Reason:
         return Needs(
             subject="cache under llama.cpp", needed="one that was measured", found=request.kv.id
         )
-    whole = _Answer(request)
+    answer = _placed(request)
+    drafts = bool(request.draft_tokens) or request.draft is not None
+    if not (drafts and request.must_draft and request.max_model_len is None):
+        return answer
+    least = min(request.target_context_tokens, request.model_context_tokens)
+    if isinstance(answer, Fit) and answer.max_model_len >= least:
+        return answer
+    closer = _placed(replace(request, model_context_tokens=least), close=True)
+    if isinstance(answer, OutOfMemory):
+        return closer
+    more = isinstance(closer, Fit) and closer.max_model_len > answer.max_model_len
+    return closer if more else answer
+
+
+def _placed(request: MemoryRequest, *, close: bool = False) -> Fit | OutOfMemory:
+    whole = _Answer(request, close=close)
     found = whole.largest()
     if found is not None:
         return found
@@ -53,7 +71,7 @@ def _with_experts_in_ram(request: MemoryRequest, whole: _Answer) -> Fit | OutOfM
 
     def placing(in_ram: int) -> _Answer:
         if in_ram not in placings:
-            placings[in_ram] = _Answer(request, in_ram)
+            placings[in_ram] = _Answer(request, in_ram, close=whole.close)
         return placings[in_ram]
 
     most = whole.most_in_ram()
@@ -124,29 +142,29 @@ class _Answer(Placing):
             return short
         tokens = self.request.contexts()[-1]
         slots = self.request.max_num_seqs or 1
-        needed, device, _ = self.fullest(tokens, slots)
+        needed, device, index = self.fullest(tokens, slots, self.spare)
+        beside = f", {gib(self.spare[index])} beside the draft" if self.spare[index] else ""
         return OutOfMemory(
             row=self.request.row,
             where=device.name,
             needed_bytes=with_spare(needed),
             available_bytes=device.available_bytes,
             others_bytes=device.others_bytes,
-            what=f"weights, buffers and {slots} x {tokens:,} tokens",
-            largest_context_tokens=self._largest_context(tokens, slots),
+            what=f"weights, buffers and {slots} x {tokens:,} tokens{beside}",
+            largest_context_tokens=self._largest_context(slots),
         )
 
-    def _largest_context(self, short: int, slots: int) -> int | None:
-        """The largest context below `short`, which does not fit."""
-        if not self.holds(CONTEXT_STEP, slots):
-            return None
-        low, high = 1, min(short, self.request.model_context_tokens) // CONTEXT_STEP
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.holds(middle * CONTEXT_STEP, slots):
-                low = middle
-            else:
-                high = middle - 1
-        return low * CONTEXT_STEP
+    def _largest_context(self, slots: int) -> int | None:
+        """The largest context that fits where it is pinned."""
+        request = self.request
+        pinned = _Answer(request, self.in_ram, close=True)
+        most = min(request.max_model_len or 1 << 62, request.model_context_tokens) // CONTEXT_STEP
+        found = bisect_left(
+            range(1, most + 1),
+            True,
+            key=lambda steps: not pinned.holds(steps * CONTEXT_STEP, slots),
+        )
+        return found * CONTEXT_STEP or None
 
     def _fit(self, tokens: int, slots: int) -> Fit:
         # The engine counts layers from the first, those without experts too.
@@ -156,6 +174,7 @@ class _Answer(Placing):
             max_num_seqs=slots,
             kv_cache_tokens=tokens * slots,
             cpu_expert_layers=computed,
+            below_advice=self.close,
             details=partial(self._details, tokens, slots, computed),
         )
 
@@ -193,5 +212,17 @@ class _Answer(Placing):
                 state_bytes_per_sequence=self.rates.state,
             ),
             parameters=parameters,
-            warnings=tight(memory) if request.on_gpu else (),
+            warnings=self._tight(devices, memory),
+        )
+
+    def _tight(self, devices: tuple[MemoryPlan, ...], memory: MemoryPlan) -> tuple[str, ...]:
+        if not self.request.on_gpu:
+            return ()
+        if not self.close:
+            return tight(memory)
+        room = devices[self.drafting]
+        advised = room.available_bytes - usable_bytes(room.available_bytes) + DRAFT_SPARE_BYTES
+        return (
+            f"the pinned draft leaves {gib(room.margin_bytes)} of {room.where} free, where "
+            f"{gib(advised)} are advised",
         )

@@ -7,6 +7,8 @@ last one's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpuwright.memory.llama_cpp_rates import (
     CONTEXT_STEP,
     CPU_RUNTIME_BYTES,
@@ -50,9 +52,10 @@ tokens on 24 GB and died as its cache filled, and held 164K
 
 
 class Placing:
-    """`request` with the experts of `in_ram` layers left in RAM, as bytes on its devices."""
+    """`request` with the experts of `in_ram` layers left in RAM, as bytes on its devices; `close`
+    where a pinned draft has no spare left beside it."""
 
-    def __init__(self, request: MemoryRequest, in_ram: int = 0) -> None:
+    def __init__(self, request: MemoryRequest, in_ram: int = 0, *, close: bool = False) -> None:
         architecture, draft = request.architecture, request.draft
         self.request, self.in_ram = request, in_ram
         self.layers, self.moe = architecture.layers, architecture.moe_layers
@@ -73,16 +76,6 @@ class Placing:
         """For each device, its part of the weights in bytes."""
         if len(request.devices) > 1:
             self.split, self.shares = self._over_devices()
-        self.rooms = [usable_bytes(each.available_bytes) for each in request.devices]
-        """What each device may hold."""
-        self.comfort = self.rooms
-        """What it had better hold; of RAM an eighth is left out already."""
-        if request.on_gpu:
-            comfort = [
-                each.available_bytes - comfort_bytes(each.available_bytes)
-                for each in request.devices
-            ]
-            self.comfort = [min(pair) for pair in zip(comfort, self.rooms, strict=True)]
         self.runtime = GPU_RUNTIME_BYTES if request.on_gpu else 0
         self.runtime += 0 if self.apart else CPU_RUNTIME_BYTES
         self.prompt_cache = prompt_cache_bytes(request.ram_bytes) if request.prefix_caching else 0
@@ -102,6 +95,25 @@ class Placing:
         if request.draft_tokens or draft is not None:
             groups = (draft.groups or ()) if draft is not None else ()
             self.draft_token = draft_token_bytes(architecture, request.kv, groups)
+        choosing = request.on_gpu and request.max_model_len is None
+        self.close = close
+        self.spare = [0] * len(request.devices)
+        """What is left free of each device beyond what every plan leaves."""
+        if choosing and self.draft_token is not None and not close:
+            self.spare[self.drafting] = DRAFT_SPARE_BYTES
+        self.rooms = [
+            usable_bytes(each.available_bytes) - spare
+            for each, spare in zip(request.devices, self.spare, strict=True)
+        ]
+        """What each device may hold."""
+        self.comfort = self.rooms
+        """What it had better hold; of RAM an eighth is left out already."""
+        if request.on_gpu:
+            comfort = [
+                each.available_bytes - comfort_bytes(each.available_bytes)
+                for each in request.devices
+            ]
+            self.comfort = [min(pair) for pair in zip(comfort, self.rooms, strict=True)]
 
     def _over_devices(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Layers and bytes of the weights of each of several devices. The output matrix is no part
@@ -215,10 +227,15 @@ class Placing:
             text += f", experts of {counted(self.in_ram, 'layer')} in RAM"
         return text
 
-    def fullest(self, tokens: int, slots: int) -> tuple[int, DeviceMemory, int]:
-        """Bytes on the device that is the most filled, that device, and its index."""
+    def fullest(
+        self, tokens: int, slots: int, spare: Sequence[int] = ()
+    ) -> tuple[int, DeviceMemory, int]:
+        """Bytes on the device that is the most filled, that device, and its index; with what is to
+        stay free of each where `spare` says it."""
         devices = self.request.devices
         found = self.filled(tokens, slots)
+        if spare:
+            found = [held + free for held, free in zip(found, spare, strict=True)]
         index = max(
             range(len(found)), key=lambda each: found[each] / max(1, devices[each].available_bytes)
         )
@@ -226,14 +243,8 @@ class Placing:
 
     def holds(self, wanted: int, slots: int, *, comfortable: bool = False) -> bool:
         """Whether each device has room, with something to spare, or so much that it is at ease."""
-        request = self.request
-        choosing = request.on_gpu and request.max_model_len is None
-        spare = DRAFT_SPARE_BYTES if choosing and self.draft_token is not None else 0
-        rooms = self.rooms
-        if comfortable:
-            rooms, spare = self.comfort, 0
+        rooms = self.comfort if comfortable else self.rooms
         filled = self.filled(wanted, slots)
-        filled[self.drafting] += spare
         return all(held <= room for held, room in zip(filled, rooms, strict=True))
 
     def missing_bytes(self, tokens: int) -> int:

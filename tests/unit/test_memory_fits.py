@@ -31,6 +31,8 @@ memories = st.integers(min_value=GIB, max_value=96 * GIB)
 architectures = st.sampled_from(
     [QWEN_27B, QWEN_A3B, GEMMA_31B, GEMMA_12B, LLAMA_8B, model("smollm2-135m-instruct")]
 )
+near_the_edge = st.integers(min_value=4 * GIB, max_value=8 * GIB)
+contexts = st.sampled_from([None, 2048, 8192, 32768])
 DRAFTER = DraftMemory(
     weights_bytes=GIB, groups=(LayerGroup(kind=FULL, layers=3, kv_heads=4, head_size=128),)
 )
@@ -70,6 +72,43 @@ def test_a_plan_that_fits_leaves_2_percent_of_its_device(fit, architecture, avai
         assert answer.max_num_seqs >= 1
     else:
         assert answer.needed_bytes > 0
+
+
+@pytest.mark.parametrize("fit", FITS)
+@given(architecture=architectures, available=near_the_edge, context=contexts, more=options)
+def test_what_is_short_needs_more_than_can_be_had(fit, architecture, available, context, more):
+    answer = fit(request(architecture, "bf16", available, max_model_len=context, **more))
+    if not isinstance(answer, Fit):
+        assert answer.needed_bytes > answer.available_bytes
+
+
+@pytest.mark.parametrize("fit", FITS)
+@given(architecture=architectures, available=near_the_edge, context=contexts, more=options)
+def test_a_context_that_can_be_pinned_is_found_where_none_is_named(
+    fit, architecture, available, context, more
+):
+    asked = request(architecture, "bf16", available, **(more | {"must_draft": True}))
+    pinned = fit(replace(asked, max_model_len=context))
+    if not isinstance(pinned, Fit) or pinned.below_advice:
+        return
+    found = fit(asked)
+    assert isinstance(found, Fit), found.sentence()
+    assert found.max_model_len >= (context or 0)
+
+
+def test_a_draft_that_nobody_pinned_is_refused_before_its_spare_is_touched():
+    more = {"draft_tokens": 3, "draft": DRAFTER, "weights_bytes": 20 * GIB}
+    short = llama_cpp.fit(request(GEMMA_31B, "q8_0", 24 * GIB, **more))
+    assert isinstance(short, OutOfMemory)
+    assert "1.00 GiB beside the draft" in short.sentence()
+    assert short.needed_bytes > short.available_bytes
+    asked = request(GEMMA_31B, "q8_0", 24 * GIB, must_draft=True, **more)
+    planned = llama_cpp.fit(asked)
+    most = llama_cpp.fit(replace(asked, max_model_len=262144)).largest_context_tokens
+    assert most == short.largest_context_tokens
+    assert planned.max_model_len == max(each for each in asked.contexts() if each <= most)
+    assert planned.below_advice
+    assert "GiB are advised" in planned.warnings[0]
 
 
 @given(
