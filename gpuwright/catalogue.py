@@ -45,6 +45,8 @@ class Named(Protocol):
 
 
 Row = TypeVar("Row", bound=Named)
+LISTED_BY = "gpuwright models"
+"""The command that lists models with their checkpoints."""
 
 
 def find(rows: Iterable[Row], name: str) -> Row | None:
@@ -61,9 +63,9 @@ def resolve(key: str, rows: Iterable[Row], name: str) -> Row:
     rows = tuple(rows)
     row = find(rows, name)
     if row is None:
-        raise WantError(
-            f"{key}: {quoted(name)} is unknown{nearest(name, [row.id for row in rows])}"
-        )
+        listed = any(isinstance(row, ModelRow | CheckpointRow) for row in rows)
+        end = nearest(name, [row.id for row in rows], command=LISTED_BY if listed else None)
+        raise WantError(f"{key}: {quoted(name)} is unknown{end}")
     return row
 
 

@@ -11,14 +11,12 @@ from pathlib import Path
 from gpuwright.cli import EXIT_OK, EXIT_REFUSED
 from gpuwright.decision_json import decision_as_data, example_launch
 from gpuwright.explain import explain_plan, explain_refusal
-from gpuwright.pins import check_pins
 from gpuwright.plan import Plan
 from gpuwright.question import (
     add_host_options,
     add_want_options,
     explain_node,
     read_question,
-    read_wants,
 )
 from gpuwright.refusals import Refusal
 from gpuwright.services import decide_services
@@ -40,10 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the decision; 3 where it is a refusal."""
-    wants = read_wants(arguments)
-    question = read_question(arguments, wants[0])
-    for want in wants:
-        check_pins(want, question.matrix)
+    wants, question = read_question(arguments)
     decisions = decide_services(question.host, wants, question.matrix)
     pairs = list(zip(decisions, wants, strict=True))
     if arguments.json:

@@ -12,22 +12,20 @@ from typing import Any
 from gpuwright.catalogue import resolve
 from gpuwright.cli import EXIT_OK, EXIT_REFUSED
 from gpuwright.decision_json import decision_as_data
-from gpuwright.pins import check_pins
 from gpuwright.plan import Plan, Rejection
 from gpuwright.question import (
     Question,
     add_host_options,
     add_want_options,
     explain_node,
-    read_pins,
     read_question,
 )
 from gpuwright.ranking import between_models
-from gpuwright.refusals import GIB, Refusal, WantError
+from gpuwright.refusals import GIB, Refusal
 from gpuwright.selection import decide
 from gpuwright.want import Want
 
-_OF_ONE_MODEL = ("model", "checkpoint")
+_OF_ONE_MODEL = dict.fromkeys(("model", "checkpoint"), "not for fits, which asks of every model")
 _GIB = " GiB"
 _COLUMNS = (
     "model",
@@ -51,13 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a table of the plans and a line for each refusal; 3 where nothing fits."""
-    pins = read_pins(arguments)
-    faults = [f"{key}: not for fits, which asks of every model" for key in _OF_ONE_MODEL]
-    if faults := [fault for fault in faults if fault.split(":")[0] in pins]:
-        raise WantError(*faults)
-    want = Want.from_data(pins)
-    question = read_question(arguments, want)
-    check_pins(want, question.matrix)
+    (want,), question = read_question(arguments, without=_OF_ONE_MODEL)
     plans, refusals = decide_all(question, want)
     if arguments.json:
         sys.stdout.write(json.dumps(_as_data(question, want, plans, refusals), indent=2) + "\n")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from gpuwright.catalogue import Matrix, resolve
 from gpuwright.engine_rows import MemoryModel, ReleaseRow
@@ -18,30 +18,31 @@ from gpuwright.memory.request import GIB, MIB, DeviceMemory, MemoryRequest
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.quoting import nearest, quoted
 from gpuwright.refusals import WantError, gib
+from gpuwright.rows import GpuRow
 from gpuwright.site import VISIBLE_PERCENT
 from gpuwright.versions import within
 
 SHARES = {MemoryModel.VLLM: 0.92, MemoryModel.SGLANG: 0.88}
 """Share of a card where none is said."""
+_Found = TypeVar("_Found")
 
 
 def read_kv_question(
-    arguments: argparse.Namespace, numbers: dict[str, Any], matrix: Matrix
+    arguments: argparse.Namespace, numbers: dict[str, Any], said: tuple[str, ...], matrix: Matrix
 ) -> KvQuestion:
-    """The question of `arguments`, whose numbers are in `numbers`; WantError for its faults."""
-    model = resolve("--model", matrix.models, arguments.model)
-    release, memory_model = _release(arguments, matrix)
-    engine = release.engine
-    kv = _dtype(arguments, matrix, release)
-    size = numbers["tensor_parallel_size"]
-    tokens = numbers.get("max_model_len", model.max_context_tokens)
-    faults = list(_faults(model, memory_model, engine, size, tokens))
-    checkpoint = None
-    if arguments.checkpoint is not None:
-        checkpoint = resolve("--checkpoint", model.weights, arguments.checkpoint)
-    faults.extend(foreign_options(numbers["said"], release, matrix))
-    if faults:
+    """The question of `arguments`, whose numbers are in `numbers` and whose faults so far are
+    `said`; WantError with all of them."""
+    faults = [*said]
+    named = _Names(arguments, matrix, faults)
+    model, release, kv = named.model, named.release, named.kv
+    if model is not None and release is not None and not said:
+        size = numbers["tensor_parallel_size"]
+        tokens = numbers.get("max_model_len", model.max_context_tokens)
+        faults.extend(_faults(model, release.memory_model, release.engine, size, tokens))
+        faults.extend(foreign_options(numbers["said"], release, matrix))
+    if faults or model is None or release is None:
         raise WantError(*faults)
+    engine, memory_model, checkpoint = release.engine, release.memory_model, named.checkpoint
     reason = check(
         matrix,
         model=model,
@@ -51,11 +52,11 @@ def read_kv_question(
         draft_tokens=numbers["speculative_tokens"],
         max_num_seqs=numbers["max_num_seqs"],
         max_num_batched_tokens=numbers["max_num_batched_tokens"],
-        card=None if arguments.gpu is None else matrix.gpu_index.find(arguments.gpu, "--gpu"),
+        card=named.card,
     )
-    said = release if arguments.release is not None else None
+    pinned = release if arguments.release is not None else None
     assumed = [*model.assumptions]
-    if said is None and memory_model is MemoryModel.VLLM and _windowed(model):
+    if pinned is None and memory_model is MemoryModel.VLLM and _windowed(model):
         assumed.append(
             "no release: windows outlive one step (two from 0.26.0 on, with --release), and pages "
             "are filled"
@@ -96,13 +97,38 @@ def read_kv_question(
         checkpoint=checkpoint,
         engine=engine,
         memory_model=memory_model,
-        release=said,
+        release=pinned,
         block_multiple=numbers["block_multiple"],
         tokens=tokens,
         pool_bytes=max(0, pool_bytes),
         refused=reason,
         assumed=tuple(assumed),
     )
+
+
+class _Names:
+    """What the names of the options mean; None for one that is not said, or is unknown: a fault."""
+
+    def __init__(self, arguments: argparse.Namespace, matrix: Matrix, faults: list[str]) -> None:
+        def found(ask: Callable[[], _Found]) -> _Found | None:
+            try:
+                return ask()
+            except WantError as error:
+                faults.extend(error.faults)
+                return None
+
+        self.model = model = found(lambda: resolve("--model", matrix.models, arguments.model))
+        self.release = release = found(lambda: _release(arguments, matrix))
+        self.kv: Any = None
+        if release is not None:
+            self.kv = found(lambda: _dtype(arguments, matrix, release))
+        self.checkpoint: CheckpointRow | None = None
+        if model is not None and arguments.checkpoint is not None:
+            name = arguments.checkpoint
+            self.checkpoint = found(lambda: resolve("--checkpoint", model.weights, name))
+        self.card: GpuRow | None = None
+        if arguments.gpu is not None:
+            self.card = found(lambda: matrix.gpu_index.find(arguments.gpu, "--gpu"))
 
 
 def _meant(
@@ -121,7 +147,7 @@ def _windowed(model: ModelRow) -> bool:
     return any(group.window for group in model.architecture.groups)
 
 
-def _release(arguments: argparse.Namespace, matrix: Matrix) -> tuple[ReleaseRow, MemoryModel]:
+def _release(arguments: argparse.Namespace, matrix: Matrix) -> ReleaseRow:
     """The release that was named, or the engine's first one in the matrix."""
     engine = next(
         (name for name in matrix.engines if name.casefold() == arguments.engine.casefold()), None
@@ -144,7 +170,7 @@ def _release(arguments: argparse.Namespace, matrix: Matrix) -> tuple[ReleaseRow,
         raise WantError(
             f"--engine: how {engine} shares out memory is unknown; known: {', '.join(known)}"
         )
-    return release, release.memory_model
+    return release
 
 
 def _dtype(arguments: argparse.Namespace, matrix: Matrix, release: ReleaseRow) -> Any:

@@ -16,7 +16,7 @@ from gpuwright.kv_question import KvQuestion
 from gpuwright.load import load_matrix
 from gpuwright.memory.cache import Cache
 from gpuwright.quoting import nearest, quoted
-from gpuwright.refusals import Reason, WantError, gib
+from gpuwright.refusals import Reason, gib
 
 SWITCH = ("on", "off")
 STATE_DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -67,8 +67,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what the cache holds; 3 where it does not hold one request."""
-    numbers = read_numbers(arguments)
-    question = read_kv_question(arguments, numbers, load_matrix(arguments.extra_models))
+    question = read_kv_question(
+        arguments, *read_numbers(arguments), load_matrix(arguments.extra_models)
+    )
     answer = question.answer()
     if not isinstance(answer, Cache):
         return _refuse(arguments, question, answer)
@@ -131,8 +132,8 @@ def _ends(question: KvQuestion, shortage: str | None) -> Iterable[str]:
         yield f"refused: {shortage}"
 
 
-def read_numbers(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The numbers and words of the options; WantError with every fault in them."""
+def read_numbers(arguments: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The numbers and words of the options that are sound, and a fault for each other one."""
     faults: list[str] = []
     found: dict[str, Any] = {}
 
@@ -182,13 +183,11 @@ def read_numbers(arguments: argparse.Namespace) -> dict[str, Any]:
         faults.append("--gpu-memory-utilization: shares out a card, needs --gpu NAME")
     if arguments.gpu is None and arguments.mem_fraction_static is not None:
         faults.append("--mem-fraction-static: shares out a card, needs --gpu NAME")
-    if faults:
-        raise WantError(*faults)
     found["said"] = [key for key in _OF_ENGINES if getattr(arguments, key) is not None]
     found = {"max_num_batched_tokens": 8192, "block_multiple": 16} | found
     found["prefix_caching"] = arguments.prefix_caching == "on"
-    found["state_bytes"] = STATE_DTYPES[arguments.state_dtype]
-    return found
+    found["state_bytes"] = STATE_DTYPES.get(arguments.state_dtype)
+    return found, tuple(faults)
 
 
 def _option(key: str) -> str:

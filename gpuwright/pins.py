@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from gpuwright.catalogue import Matrix, find, resolve
+from gpuwright.catalogue import LISTED_BY, Matrix, find, resolve
 from gpuwright.contradictions import Pinned, contradictions
 from gpuwright.engine_rows import BuildTagRow, ReleaseRow
 from gpuwright.feature_rows import FeatureKind, FeatureRow
 from gpuwright.host import Gpu, Host
+from gpuwright.load import load_matrix
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.quoting import nearest, quoted
 from gpuwright.refusals import WantError
@@ -62,7 +63,8 @@ def resolve_pins(want: Want, matrix: Matrix) -> Pins:
             return None
         if name.casefold() in words:
             return words[name.casefold()]
-        end = nearest(name, sorted(set(words.values())), words)
+        end = _with_tokens(name, words) if key == "speculative" else ""
+        end = end or nearest(name, sorted(set(words.values())), words)
         owners = _owners(matrix, key, name)
         if owners:
             faults.append(f"{key}: {quoted(name)} is of {' and '.join(owners)}, not {engine}{end}")
@@ -123,7 +125,7 @@ def resolve_pins(want: Want, matrix: Matrix) -> Pins:
         candidates = [row for model in models for row in model.weights]
         checkpoint = find(candidates, want.checkpoint)
         if checkpoint is None:
-            end = nearest(want.checkpoint, [row.id for row in candidates])
+            end = nearest(want.checkpoint, [row.id for row in candidates], command=LISTED_BY)
             owners = [each.id for each in matrix.models if find(each.weights, want.checkpoint)]
             what = f"of {' and '.join(owners)}, not {want.model}" if owners else "unknown"
             beside = find((row for each in models for row in each.checkpoints), want.checkpoint)
@@ -165,6 +167,32 @@ def resolve_pins(want: Want, matrix: Matrix) -> Pins:
     )
 
 
+def read_checked(data: object) -> tuple[Want, Matrix]:
+    """The want in `data` and the matrix that knows its names; WantError with every fault of values
+    and of names, or else with what no node could meet."""
+    want, said = Want.read(data)
+    faults, matrix = [*said], None
+    try:
+        matrix = load_matrix(want.extra_models)
+    except WantError as error:
+        faults.extend(error.faults)
+    if matrix is not None:
+        faults.extend(name_faults(want, matrix))
+    if faults or matrix is None:
+        raise WantError(*faults)
+    check_pins(want, matrix)
+    return want, matrix
+
+
+def name_faults(want: Want, matrix: Matrix) -> tuple[str, ...]:
+    """What `resolve_pins` finds wrong."""
+    try:
+        resolve_pins(want, matrix)
+    except WantError as error:
+        return error.faults
+    return ()
+
+
 def check_pins(want: Want, matrix: Matrix) -> None:
     """WantError where no node could meet the pins of `want` together."""
     pins = resolve_pins(want, matrix)
@@ -198,6 +226,14 @@ def _foreign_drafter(speculation: FeatureRow, drafter: CheckpointRow) -> Iterato
             f"speculative: drafter {drafter.id} drafts by {method}, not {speculation.id} "
             f"[{drafter.id}]"
         )
+
+
+def _with_tokens(name: str, words: Mapping[str, str]) -> str:
+    """The end of a sentence on a method with its tokens behind it and nothing between."""
+    method = name.rstrip("0123456789")
+    tokens = name[len(method) :]
+    known = words.get(method.rstrip("-_ ").casefold())
+    return f"; nearest: {known}:{tokens}" if known is not None and tokens else ""
 
 
 def _owners(matrix: Matrix, key: str, name: str) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from gpuwright.catalogue import Matrix
 from gpuwright.explain import explain_host
 from gpuwright.host import Host
 from gpuwright.load import load_matrix
+from gpuwright.pins import check_pins, name_faults
 from gpuwright.quoting import clipped, quoted
 from gpuwright.reading import read_file
 from gpuwright.refusals import HostError, WantError
@@ -80,11 +81,36 @@ def add_want_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read_question(arguments: argparse.Namespace, want: Want) -> Question:
-    """The node of `arguments` with the matrix of `want`; HostError for what is wrong with it."""
-    matrix = load_matrix(want.extra_models)
-    host, assumed = _read_host(arguments, matrix, want)
-    return Question(host=host, matrix=matrix, assumed=assumed)
+def read_question(
+    arguments: argparse.Namespace, *, without: Mapping[str, str] | None = None
+) -> tuple[tuple[Want, ...], Question]:
+    """What is wanted, one or several services, and of which node: --want, or --model, --workload
+    and --pin, and the node's options. `without` are keys that are no pins here, and why.
+
+    Raises WantError with every fault of values and of names, the node's among them; HostError where
+    the node alone is wrong; and, where neither is, WantError for what no node could meet.
+    """
+    faults: list[str] = []
+    wants = _read_wants(arguments, without or {}, faults)
+    first = wants[0][1] if wants else Want()
+    try:
+        matrix = load_matrix(first.extra_models)
+        for place, want in wants:
+            faults.extend(f"{place}{fault}" for fault in name_faults(want, matrix))
+    except WantError as error:
+        faults.extend(error.faults)
+        matrix = load_matrix()
+    try:
+        host, assumed = _read_host(arguments, matrix, first)
+    except HostError as error:
+        if not faults:
+            raise
+        raise WantError(*faults, *error.faults) from error
+    if faults:
+        raise WantError(*faults)
+    for _, want in wants:
+        check_pins(want, matrix)
+    return tuple(want for _, want in wants), Question(host=host, matrix=matrix, assumed=assumed)
 
 
 def explain_node(question: Question) -> str:
@@ -167,49 +193,52 @@ def _of_one_host(data: object) -> object:
     return document
 
 
-def read_wants(arguments: argparse.Namespace) -> tuple[Want, ...]:
-    """What --want, or --model, --workload and --pin say; WantError with every fault."""
-    pins = read_pins(arguments)
-    if arguments.want is None:
-        return (Want.from_data(pins),)
-    if pins:
-        raise WantError(f"--want: stands alone, found {', '.join(pins)} beside it")
-    try:
-        data = _read_file(arguments.want)
-    except ValueError as error:
-        raise WantError(f"{arguments.want}: {error}") from error
-    try:
-        if isinstance(data, dict) and "services" in data:
-            return _read_services(data)
-        return (Want.from_data({} if data is None else data),)
-    except WantError as error:
-        raise WantError(*(f"{arguments.want}: {fault}" for fault in error.faults)) from error
+def _read_wants(
+    arguments: argparse.Namespace, without: Mapping[str, str], faults: list[str]
+) -> list[tuple[str, Want]]:
+    """What is wanted, each with the words that come before a fault of it."""
+    pins = _read_pins(arguments, faults)
+    faults.extend(f"{key}: {because}" for key, because in without.items() if key in pins)
+    path = getattr(arguments, "want", None)
+    if path is None:
+        entries = [("", pins)]
+    elif pins:
+        raise WantError(*faults, f"--want: stands alone, found {', '.join(pins)} beside it")
+    else:
+        try:
+            entries = [*_services(_read_file(path), f"{path}: ")]
+        except ValueError as error:
+            raise WantError(*faults, f"{path}: {error}") from error
+    found = []
+    for place, entry in entries:
+        want, said = Want.read(entry)
+        faults.extend(f"{place}{fault}" for fault in said)
+        found.append((place, want))
+    if len({want.extra_models for _, want in found}) > 1:
+        faults.append(
+            f"{path}: extra_models: differs between services, and one matrix decides them all"
+        )
+    return found
 
 
-def _read_services(data: dict[str, Any]) -> tuple[Want, ...]:
-    """One want for each entry of `services`; what stands beside it holds for all of them."""
+def _services(data: object, place: str) -> Iterator[tuple[str, Any]]:
+    """A mapping for each entry of `services`, with what stands beside the list and holds for all of
+    them; else the file's own. ValueError for a list that is none."""
+    if not (isinstance(data, dict) and "services" in data):
+        yield place, {} if data is None else data
+        return
     services = data["services"]
     if not isinstance(services, list) or not services:
-        raise WantError("services: needs a list of mappings")
+        raise ValueError("services: needs a list of mappings")
     common = {key: value for key, value in data.items() if key != "services"}
-    found: list[Want] = []
-    faults: list[str] = []
     for index, entry in enumerate(services):
-        try:
-            found.append(Want.from_data({**common, **entry} if isinstance(entry, dict) else entry))
-        except WantError as error:
-            faults.extend(f"services[{index}]: {fault}" for fault in error.faults)
-    if len({want.extra_models for want in found}) > 1:
-        faults.append("extra_models: differs between services, and one matrix decides them all")
-    if faults:
-        raise WantError(*faults)
-    return tuple(found)
+        whole = {**common, **entry} if isinstance(entry, dict) else entry
+        yield f"{place}services[{index}]: ", whole
 
 
-def read_pins(arguments: argparse.Namespace) -> dict[str, Any]:
+def _read_pins(arguments: argparse.Namespace, faults: list[str]) -> dict[str, Any]:
     """Keys and values of the options; a key that is pinned to two values is a fault."""
     entries: list[tuple[str, Any]] = []
-    faults: list[str] = []
     for entry in arguments.pins:
         key, separator, text = entry.partition("=")
         if separator:
@@ -224,8 +253,6 @@ def read_pins(arguments: argparse.Namespace) -> dict[str, Any]:
         if key in found and found[key] != value:
             faults.append(f"{key}: pinned twice, to {quoted(found[key])} and to {quoted(value)}")
         found[key] = value
-    if faults:
-        raise WantError(*faults)
     return found
 
 

@@ -14,6 +14,9 @@ _LEAST_PART = 3
 """Characters of a word that is looked for inside longer ones."""
 _MOST_OF_LIST = 160
 """Characters of a list of legal words that stands beside the nearest of them."""
+_MANY = 20
+"""Words that are more than these are shown in part where a command lists them."""
+_FEW = 4
 
 
 class _Short(reprlib.Repr):
@@ -78,10 +81,17 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def nearest(word: object, words: Iterable[str], spelled: Mapping[str, str] | None = None) -> str:
+def nearest(
+    word: object,
+    words: Iterable[str],
+    spelled: Mapping[str, str] | None = None,
+    *,
+    command: str | None = None,
+) -> str:
     """The end of a sentence on an unknown word: the nearest of `words`, and all where few.
 
-    `spelled` are further spellings with the word of `words` that each stands for.
+    `spelled` are further spellings with the word of `words` that each stands for; `command` lists
+    them all, so that of many a few will do.
     """
     words = list(dict.fromkeys(words))
     folded = {_folded(each): each for each in reversed(words)}
@@ -91,6 +101,9 @@ def nearest(word: object, words: Iterable[str], spelled: Mapping[str, str] | Non
     near = near or [each for each in folded if len(said) >= _LEAST_PART and said in each]
     near = near or difflib.get_close_matches(said, folded, n=1, cutoff=0.5)
     listed = ", ".join(words)
+    if not near and command is not None and len(words) > _MANY:
+        more = len(words) - _FEW
+        return f"; known: {', '.join(words[:_FEW])} and {more:,} more, which `{command}` lists"
     if not near:
         return f"; known: {listed}"
     found = f"; nearest: {folded[near[0]]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -103,8 +103,17 @@ class Want:
 
         Names of models, engines and the like are resolved when a plan is decided.
         """
+        want, faults = cls.read(data)
+        if faults:
+            raise WantError(*faults)
+        return want
+
+    @classmethod
+    def read(cls, data: object) -> tuple[Want, tuple[str, ...]]:
+        """What is sound in `data`, and a fault for each of the rest: what is sound may hold names
+        that are unknown, and they are to be told in the same breath."""
         if not isinstance(data, Mapping):
-            raise WantError(f"gpuwright: needs a mapping, found {kind(data)}")
+            return cls(), (f"gpuwright: needs a mapping, found {kind(data)}",)
         faults: list[str] = []
         values: dict[str, Any] = {}
         for key, value in data.items():
@@ -117,27 +126,24 @@ class Want:
                 values[key] = _CHECKS[key](value)
             except ValueError as error:
                 faults.append(f"{key}: {error}")
-        if faults:
-            raise WantError(*faults)
         want = cls(**values)
-        want._check()
-        return want
+        if not faults:
+            faults.extend(want._contradictions())
+        return want, tuple(faults)
 
-    def _check(self) -> None:
-        """WantError where one key contradicts another."""
+    def _contradictions(self) -> Iterator[str]:
+        """Where one key contradicts another."""
         if f"{self.model_store}/".startswith(f"{self.cache}/"):
-            raise WantError(
+            yield (
                 f"model_store: {quoted(self.model_store)} is inside cache {quoted(self.cache)}, "
                 "which may be removed at any time"
             )
         if self.images_per_prompt is not None and not self.vision:
-            raise WantError("images_per_prompt: needs vision: true")
+            yield "images_per_prompt: needs vision: true"
         if self.max_lora_rank is not None and self.lora is None:
-            raise WantError("max_lora_rank: needs lora")
+            yield "max_lora_rank: needs lora"
         if self.served_model_name in (self.lora or {}):
-            raise WantError(
-                f"lora: {quoted(self.served_model_name)} is what the model itself is called"
-            )
+            yield f"lora: {quoted(self.served_model_name)} is what the model itself is called"
 
     def hub_token(self) -> str | None:
         """The hub's token; None where no file is named. WantError where it cannot be had."""

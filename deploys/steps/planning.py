@@ -24,7 +24,7 @@ from gpuwright.explain import explain_plan, explain_refusal
 from gpuwright.fetching import FetchSpecs, fetch_specs
 from gpuwright.host import Host as Node
 from gpuwright.load import load_matrix
-from gpuwright.pins import check_pins
+from gpuwright.pins import read_checked
 from gpuwright.plan import Plan
 from gpuwright.quoting import counted
 from gpuwright.refusals import HostError, MatrixError, Refusal, WantError
@@ -166,7 +166,6 @@ def _answers(state: State) -> tuple[dict[Host, _Answer], dict[str, Exception]]:
     for host in sorted(state.inventory.get_active_hosts(), key=_name):
         try:
             wants[host] = _want(host)
-            check_pins(wants[host], load_matrix(wants[host].extra_models))
             specs[host] = probe_spec(
                 wants[host], verify=_verify(host), packages=probe_packages(load_matrix())
             )
@@ -304,7 +303,7 @@ def _want(host: Host) -> Want:
     data = host.data.get("gpuwright")
     if data is None:
         raise WantError("gpuwright: missing from the host's data; {'model': 'auto'} will do")
-    return Want.from_data(data)
+    return read_checked(data)[0]
 
 
 def _verify(host: Host) -> str:

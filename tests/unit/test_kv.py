@@ -314,7 +314,9 @@ def test_a_larger_cache_never_holds_less(one, other, engine, draft):
                 *("--max-model-len", "30000", "--available-gib", repr(size)),
             ]
         )
-        answers.append(read_kv_question(arguments, read_numbers(arguments), load_matrix()).answer())
+        answers.append(
+            read_kv_question(arguments, *read_numbers(arguments), load_matrix()).answer()
+        )
     small, large = answers
     assert small.kv_cache_tokens <= large.kv_cache_tokens
     assert small.max_context <= large.max_context
