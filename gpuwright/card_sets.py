@@ -16,6 +16,7 @@ from gpuwright.pins import pinned_gpus
 from gpuwright.refusals import Needs, Reason
 from gpuwright.rows import Device
 from gpuwright.site import CardSet, Site, cards_label, splits_tensors
+from gpuwright.unified import shares_ram
 
 _COUNTS = (1, 2, 3, 4, 6, 8)
 """Numbers of cards that are tried where layers are split, beside all of them."""
@@ -79,6 +80,14 @@ def _most_weights_bytes(release: ReleaseRow, devices: tuple[DeviceMemory, ...]) 
 
 
 def _untold(site: Site, release: ReleaseRow, gpu: Gpu) -> Reason | None:
+    if gpu.total_bytes is None and shares_ram(gpu, site.matrix):
+        return Needs(
+            subject=gpu.name,
+            needed="the size of the node's RAM, which is its memory",
+            found="unknown",
+            row=release.id,
+            help="`/proc/meminfo` readable on the node, which tells its RAM",
+        )
     if gpu.total_bytes is None:
         return Needs(subject=gpu.name, needed="a memory size", found="unknown", row=release.id)
     return site.untold[gpu.uuid]

@@ -12,6 +12,7 @@ from gpuwright.plan import KV_CACHE, WEIGHTS, MemoryPlan, Plan, Rejection, shown
 from gpuwright.quoting import counted
 from gpuwright.refusals import Refusal, gib
 from gpuwright.sizes import size_words
+from gpuwright.unified import with_ram_as_memory
 
 FULL_PERCENT, FULL_LANES = 100, 16
 """Of a card that is not held down: what needs no word."""
@@ -28,9 +29,11 @@ def explain_host(host: Host, matrix: Matrix) -> str:
         f"CPU      {host.cpu_model or 'unknown'}, {threads}",
         f"RAM      {gib(host.memory_total_bytes) if host.memory_total_bytes else 'unknown'}",
     ]
-    for gpu in host.gpus:
+    for gpu in with_ram_as_memory(host, matrix).gpus:
         row = matrix.gpu(gpu)
         size = gib(gpu.total_bytes) if gpu.total_bytes is not None else "unknown size"
+        if row is not None and row.unified_memory:
+            size += ", which is the RAM"
         held = f", {gib(gpu.others_bytes)} held by others" if gpu.others_bytes else ""
         lines.append(
             f"GPU {gpu.index}    {gpu.name}, capability {gpu.compute_capability or 'unknown'}, "

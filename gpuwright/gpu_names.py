@@ -159,7 +159,8 @@ def _nearest_size(rows: Iterable[GpuRow], total_bytes: int | None) -> GpuRow | N
     row = min(rows, key=lambda row: abs((row.memory_mib << 20) - total_bytes), default=None)
     if row is None:
         return None
-    return row if is_size_of(total_bytes, row) else None
+    # What is the node's may be bounded there: by a container, or by a kernel's option.
+    return row if row.unified_memory or is_size_of(total_bytes, row) else None
 
 
 def is_size_of(total_bytes: int, row: GpuRow) -> bool:

@@ -34,6 +34,7 @@ from gpuwright.remedies import Remedy
 from gpuwright.rows import Device
 from gpuwright.search import Found, Ranked, found_of
 from gpuwright.site import Site
+from gpuwright.unified import with_ram_as_memory
 from gpuwright.want import Want
 
 
@@ -44,6 +45,7 @@ def decide(host: Host, want: Want, matrix: Matrix) -> Plan | Refusal:
     planned only where `gpus` says none: a broken driver is a refusal, not a slow service. Raises
     WantError where `want` names what the matrix or the node does not have.
     """
+    host = with_ram_as_memory(host, matrix)
     site = Site(host=host, want=want, pins=resolve_pins(want, matrix), matrix=matrix)
     reasons = tuple(node_reasons(host, want, matrix))
     if reasons:
