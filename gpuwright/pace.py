@@ -6,6 +6,8 @@ take off. It tells what is hopelessly slow from what is not, and half the weight
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gpuwright.catalogue import Matrix
 from gpuwright.engine_rows import ReleaseRow
 from gpuwright.feature_rows import Draft
@@ -27,6 +29,23 @@ def tokens_per_second(combination: Combination, matrix: Matrix) -> int | None:
     together = bytes_per_second(combination.gpus, combination.release, matrix)
     read = bytes_per_token(combination)
     return together // read if together is not None and read else None
+
+
+def pace_sentences(chosen: Combination, pace: int, floor: int, workload: str) -> Iterator[str]:
+    """What the bandwidth allows. A CPU is held up by what it computes before its RAM is, so there
+    only that the RAM is too slow says anything."""
+    asked = f"the {floor} that {workload} asks for"
+    if not chosen.gpus:
+        if pace < floor:
+            yield f"at most {pace:,} tokens a second for one request, by the RAM: below {asked}"
+        return
+    alone = " without drafts" if chosen.drafting is not None else ""
+    drafted = f", taken for {pace * DRAFTED:,} with them" if is_drafted(chosen) else ""
+    sides = "nothing here reaches" if pace < floor else "it allows"
+    yield (
+        f"at most {pace:,} tokens a second for one request{alone}, by the bandwidth of the card"
+        f"{drafted}: {sides} {asked}"
+    )
 
 
 def reaches(asked: int, combination: Combination, width: int | None, *, drafted: bool) -> bool:

@@ -22,7 +22,7 @@ from gpuwright.memory.request import Details, Figures
 from gpuwright.memory_request import SHARE_CAP
 from gpuwright.model_rows import CheckpointRow
 from gpuwright.named_files import unseen
-from gpuwright.pace import RAM_BYTES_PER_SECOND, tokens_per_second
+from gpuwright.pace import RAM_BYTES_PER_SECOND, pace_sentences, tokens_per_second
 from gpuwright.plan import (
     ModelFile,
     Plan,
@@ -162,10 +162,11 @@ def _reasons(site: Site, best: Candidate) -> Iterator[str]:
         yield f"kernels: compiled with CUDA {compiler.toolkit.cuda} of {place}, {compiler.compiler}"
     floor, pace = pins.workload.least_tokens_per_second, tokens_per_second(chosen, matrix)
     slow = pace is not None and pace < floor
+    enough = "fast enough" if chosen.gpus else "ones that RAM may be read fast enough for"
     weights = chosen.checkpoint.quantization
     of = f"{weights} weights: "
     if floor and pace is not None:
-        of += f"of the {'least slow' if slow else 'fast enough'}, "
+        of += f"of the {'least slow' if slow else enough}, "
     if pins.checkpoint is not None:
         yield f"{chosen.checkpoint.id}: pinned"
     elif not chosen.gpus:
@@ -177,12 +178,7 @@ def _reasons(site: Site, best: Candidate) -> Iterator[str]:
     else:
         yield f"{of}the finest that fit, expanded to 16 bits on this card"
     if floor and pace is not None:
-        sides = "and nothing here reaches" if slow else "no slower than"
-        device = "card" if chosen.gpus else "RAM"
-        yield (
-            f"at most {pace:,} tokens a second for one request, by the bandwidth of the {device}: "
-            f"{sides} the {floor} that {pins.workload.id} asks for"
-        )
+        yield from pace_sentences(chosen, pace, floor, pins.workload.id)
     lossless = release.kv_cache_dtypes[0]
     if pins.kv_cache_dtype is not None:
         yield f"{best.kv.id} cache: pinned"

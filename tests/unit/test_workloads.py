@@ -5,6 +5,7 @@ import pytest
 from gpuwright.catalogue import find
 from gpuwright.feature_rows import FeatureKind
 from gpuwright.load import load_matrix
+from gpuwright.pace import DRAFTED
 from gpuwright.ranking import LEAST_MERIT
 from gpuwright.refusals import Refusal
 from tests.unit.decisions import planned, why_not
@@ -104,7 +105,7 @@ def test_a_dense_model_that_bandwidth_makes_slow_comes_after_one_of_few_active_w
         plan = planned_on(["GB10"], {"workload": workload})
         model, _ = MATRIX.checkpoint(plan.checkpoint)
         assert model.architecture.active_parameters_millions, workload
-        assert any("no slower than the 20" in reason for reason in plan.reasons)
+        assert any("it allows the 20" in reason for reason in plan.reasons)
     slow = [each.reason for each in plan.why_not if "too many bytes" in each.reason]
     assert slow
 
@@ -118,6 +119,31 @@ def test_without_a_card_weights_are_as_coarse_as_it_takes_to_read_them_from_ram_
     sizes = [MATRIX.checkpoint(each.checkpoint)[1].max_bytes or 0 for each in (chat, patient)]
     assert sizes[0] < sizes[1]
     assert not any(each.startswith("RAM: ") for each in patient.assumed)
+
+
+def paces(plan):
+    return [each for each in plan.reasons if "tokens a second for one request" in each]
+
+
+def test_the_pace_with_a_draft_is_the_one_that_is_compared():
+    want = {"model": "qwen3.6-27b", "engine": "llama.cpp", "checkpoint": "qwen3.6-27b-q4_k_m-mtp"}
+    plain = planned_on(["RTX 3090"], want | {"speculative": "off"})
+    drafting = planned_on(["RTX 3090"], want | {"speculative": "mtp:3"})
+    looking = planned_on(["RTX 3090"], want | {"speculative": "ngram:3"})
+    end = "by the bandwidth of the card{}: it allows the 20 that chat asks for"
+    start = "at most 54 tokens a second for one request"
+    assert paces(plain) == [f"{start}, {end.format('')}"]
+    assert paces(drafting) == [
+        f"{start} without drafts, {end.format(f', taken for {54 * DRAFTED} with them')}"
+    ]
+    assert paces(looking) == [f"{start} without drafts, {end.format('')}"]
+
+
+def test_a_cpu_is_promised_no_pace():
+    assert paces(planned_on("none", {"model": "smollm2"})) == []
+    slow = paces(planned_on("none", {"model": "qwen3.6-27b"}))
+    assert len(slow) == 1
+    assert slow[0].endswith("by the RAM: below the 20 that chat asks for")
 
 
 def test_a_pace_that_the_smallest_published_size_allows_counts_as_reached():
