@@ -43,7 +43,7 @@ class Box:
     """A node where the small model serves from the CPU, and the hub that has the rest."""
 
     def __init__(self, node: Node, hub: Hub, folder: Path, release: str, wheelhouse: Path) -> None:
-        self.node, self.folder, self.release = node, folder, release
+        self.node, self.hub, self.folder, self.release = node, hub, folder, release
         self.cuda_h = header(folder, wheelhouse)
         commit = hub.add_repository(tiny_model.REPOSITORY, tiny_model.files()).commit
         self.want: dict[str, Any] = {
