@@ -141,7 +141,7 @@ def _sizes(
         want_rules.guarded(want, release),
         want_rules.batching(want, release),
         want_rules.experts(want, release, model),
-        model_rules.images(model, release) if want.vision else None,
+        model_rules.takes_images(model) if want.vision else None,
     ):
         if reason is not None:
             yield _said("", reason)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gpuwright.feature_rows import Draft, FeatureRow, FeatureSupport
 from gpuwright.features import support_of
 from gpuwright.model_rows import CheckpointRow
 from gpuwright.model_rules import first_pinned
 from gpuwright.refusals import Needs, Reason
+from gpuwright.remedies import Remedy
 from gpuwright.site import Combination, Drafting, Site
 from gpuwright.versions import within
 
@@ -56,6 +58,18 @@ def _drafting(site: Site, combination: Combination, row: FeatureRow) -> Drafting
     support = support_of(row, release, model, combination.capability)
     if not isinstance(support, FeatureSupport):
         return support
+    wanted = site.want.speculative
+    if wanted is not None and wanted.tokens and not support.says("tokens", "draft_tokens"):
+        return Needs(
+            subject=f"tokens of {row.id} under {release.engine} {release.release}",
+            needed="an argument that says how many",
+            found=f"none, and {wanted.tokens} pinned",
+            help=Remedy(
+                words=f"`speculative: {row.id}`, without their number",
+                want=(("speculative", replace(wanted, tokens=None)),),
+            ),
+            row=row.id,
+        )
     drafter = None
     source = support.draft or row.draft
     if source is Draft.HEAD and not (model.mtp and combination.checkpoint.mtp):
@@ -74,7 +88,6 @@ def _drafting(site: Site, combination: Combination, row: FeatureRow) -> Drafting
                 found="none",
                 row=model.id,
             )
-    wanted = site.want.speculative
     tokens = (wanted.tokens if wanted is not None else None) or _tokens(combination, row, drafter)
     return Drafting(row=row, support=support, drafter=drafter, tokens=tokens or support.tokens)
 

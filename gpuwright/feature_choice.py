@@ -7,6 +7,7 @@ from gpuwright.attention_rows import AttentionBackendRow
 from gpuwright.feature_rows import FeatureSupport
 from gpuwright.features import excluded, support_of
 from gpuwright.refusals import Needs, Reason
+from gpuwright.remedies import Remedy
 from gpuwright.rows import KvCacheDtypeRow
 from gpuwright.site import Combination, Site
 
@@ -53,12 +54,33 @@ def features_of(site: Site, combination: Combination) -> frozenset[str] | Reason
         elif pinned.get(name):
             return answer
     if want.vision:
-        reason = model_rules.images(combination.model, combination.release)
+        reason = model_rules.images(combination.model, combination.release, site.matrix)
+        reason = reason or _uncounted_images(site, combination)
         if reason is not None:
             return reason
     if want.structured_output is not None:
         return _grammar(site, combination, found)
     return frozenset(found)
+
+
+def _uncounted_images(site: Site, combination: Combination) -> Reason | None:
+    """A limit is kept by an engine that is told of it."""
+    release, row = combination.release, site.matrix.feature(VISION)
+    support = support_of(row, release, combination.model, combination.capability)
+    if site.want.images_per_prompt is None or not isinstance(support, FeatureSupport):
+        return None
+    if support.says("images"):
+        return None
+    return Needs(
+        subject="images_per_prompt",
+        needed="an engine that limits the images of a prompt",
+        found=f"{release.engine} {release.release}, which takes as many as the context holds",
+        help=Remedy(
+            words="`images_per_prompt` left out: the context is the limit",
+            want=(("images_per_prompt", None),),
+        ),
+        row=row.id,
+    )
 
 
 def _misnamed(site: Site, combination: Combination, support: FeatureSupport) -> Reason:

@@ -63,6 +63,10 @@ class FeatureSupport:
     """Draft tokens at a time, where nobody says how many."""
     because: str = ""
 
+    def says(self, *placeholders: str) -> bool:
+        """Whether the engine is told one of them."""
+        return any(f"{{{each}}}" in word for word in self.arguments for each in placeholders)
+
     def faults(self) -> Iterator[str]:
         if self.grade is not Grade.FULL and not self.because:
             yield ".because: a grade below full needs it"

@@ -27,6 +27,8 @@ def tensorrt_llm_arguments(plan: Plan, model_path: str) -> tuple[str, ...]:
         str(plan.max_model_len),
         "--max_batch_size",
         str(plan.max_num_seqs),
+        "--max_num_tokens",
+        str(plan.parameters["max_num_batched_tokens"]),
         "--config",
         f"{RUN}/{runtime_directory(plan)}/config.yaml",
         *(word for word in plan.feature_arguments if not word.startswith("{")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from gpuwright.catalogue import Matrix
@@ -11,6 +11,7 @@ from gpuwright.engine_rows import ReleaseRow
 from gpuwright.host import Gpu
 from gpuwright.model_rows import CheckpointRow, ModelRow
 from gpuwright.refusals import Needs, Reason, Unlisted
+from gpuwright.remedies import Remedy
 from gpuwright.rows import QuantizationRow, QuantizationSupport
 from gpuwright.versions import within
 
@@ -59,20 +60,38 @@ def first_pinned(rows: Iterable[CheckpointRow]) -> CheckpointRow | None:
     return min(rows, key=lambda row: row.files is None, default=None)
 
 
-def images(model: ModelRow, release: ReleaseRow) -> Reason | None:
+def takes_images(model: ModelRow) -> Reason | None:
+    if model.architecture.vision:
+        return None
+    return Needs(subject="vision", needed="a model that takes images", found=model.id, row=model.id)
+
+
+def images(model: ModelRow, release: ReleaseRow, matrix: Matrix) -> Reason | None:
     """Images need a model that takes them and, in llama.cpp, a projector file."""
-    if not model.architecture.vision:
-        return Needs(
-            subject="vision", needed="a model that takes images", found=model.id, row=model.id
+    reason = takes_images(model)
+    if reason is not None or "gguf" not in release.formats or projector(model, release) is not None:
+        return reason
+    return Needs(
+        subject=f"vision of {model.id} under {release.engine}",
+        needed="a projector in the catalogue",
+        found="none",
+        help=tuple(_ways_to_see(model, release, matrix)),
+        row=model.id,
+    )
+
+
+def _ways_to_see(model: ModelRow, release: ReleaseRow, matrix: Matrix) -> Iterator[Remedy]:
+    """Another engine, and the nearest model that the engine has a projector for."""
+    engine = dict.fromkeys(("engine", "release", "build_tag", "checkpoint"))
+    yield Remedy(words="another engine, which needs no projector", want=tuple(engine.items()))
+    others = [row for row in matrix.models if projector(row, release) is not None]
+    nearest = min(others, key=lambda row: (row.family != model.family, -row.merit), default=None)
+    if nearest is not None:
+        yield Remedy(
+            words=f"`model: {nearest.id}`, which has a projector",
+            want=(("model", nearest.id), ("checkpoint", None)),
         )
-    if "gguf" in release.formats and projector(model, release) is None:
-        return Needs(
-            subject=f"vision of {model.id} under {release.engine}",
-            needed="a projector in the catalogue",
-            found="none",
-            row=model.id,
-        )
-    return None
+    yield Remedy(words=f"a projector of {model.id} in a file of models (`extra_models`)")
 
 
 def context(max_model_len: int | None, model: ModelRow) -> Reason | None:

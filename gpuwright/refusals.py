@@ -66,13 +66,15 @@ class Needs:
     subject: str
     needed: str
     found: str
-    help: str | Remedy | None = None
+    help: str | Remedy | tuple[Remedy, ...] | None = None
     row: str | None = None
 
     def sentence(self) -> str:
         return f"{self.subject}: needs {self.needed}, found {self.found}"
 
     def remedies(self) -> tuple[Remedy, ...]:
+        if isinstance(self.help, tuple):
+            return self.help
         return (self.help,) if isinstance(self.help, Remedy) else said(self.help)
 
 

@@ -103,6 +103,7 @@ class Site:
             want.prefix_caching,
             want.structured_output,
             want.vision,
+            want.images_per_prompt is not None,
             want.chat_template,
             want.lora is not None,
         )

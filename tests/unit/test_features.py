@@ -306,3 +306,22 @@ def test_a_preferred_drafter_that_nobody_pinned_falls_away_and_a_pinned_one_is_s
     # Where the model cannot be applied either, the plan shows what would be served.
     shown = planned_by(MATRIX, wanted, ["H100"])
     assert shown.speculation.drafter == "gemma-4-31b-assistant"
+
+
+def test_a_model_without_a_projector_is_refused_with_what_has_one_or_needs_none():
+    pins = {"model": "gemma-4-12b", "engine": "llama.cpp", "vision": True}
+    refusal = refused_on(["RTX 3090"], pins)
+    assert refusal.remedies == (
+        "another engine, which needs no projector",
+        "`model: gemma-4-31b`, which has a projector",
+        "a projector of gemma-4-12b in a file of models (`extra_models`)",
+    )
+    assert planned_on(["RTX 3090"], {**pins, "engine": None})
+    assert planned_on(["RTX 3090"], {**pins, "model": "gemma-4-31b"}).projector
+
+
+def test_a_number_of_draft_tokens_that_no_argument_says_is_refused():
+    pins = {"model": "qwen3.6-27b", "engine": "ik_llama.cpp"}
+    assert planned_on(TWO, {**pins, "speculative": "ngram"}, driver="570").speculation
+    refusal = refused_on(TWO, {**pins, "speculative": "ngram:3"}, driver="570")
+    assert "`speculative: ngram`, without their number" in refusal.remedies
