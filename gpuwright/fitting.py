@@ -9,9 +9,10 @@ from gpuwright import model_rules
 from gpuwright.attention_rows import AttentionBackendRow
 from gpuwright.disk_rules import disk_reason, making_of
 from gpuwright.engine_rows import MemoryModel
-from gpuwright.feature_choice import OFFLOAD, PREFIX_CACHING, VISION
+from gpuwright.feature_choice import OFFLOAD, VISION
 from gpuwright.hazard_rows import HazardRow
-from gpuwright.hazards import met, settings_of, surroundings
+from gpuwright.hazard_settings import is_met, plan_settings, unbound, under
+from gpuwright.hazards import met, surroundings
 from gpuwright.kernel_compilers import compiler_of
 from gpuwright.memory import coarse, llama_cpp, sglang, vllm, vllm_cpu
 from gpuwright.memory.request import Fit, MemoryRequest
@@ -217,8 +218,8 @@ def fitted(site: Site, served: Combination, cards: CardSet, way: Way) -> Candida
     reason = _refusing(hazards)
     if reason is not None:
         return reason
-    settings = _settings(site, slots, hazards)
-    combination = _under(combination, settings)
+    settings = plan_settings(site, slots, hazards)
+    combination = under(combination, settings)
     request = memory_request(site, combination, cards, slots, settings)
     if not isinstance(request, MemoryRequest):
         return request
@@ -232,6 +233,8 @@ def fitted(site: Site, served: Combination, cards: CardSet, way: Way) -> Candida
         if reason is not None:
             return reason
         hazards += more
+    by_itself = plan | unbound(site, served, way.drafting, fit.max_model_len, settings)
+    hazards = tuple([row for row in hazards if is_met(row, settings, by_itself)])
     if fit.cpu_expert_layers:
         combination = replace(combination, features=combination.features | {OFFLOAD})
     candidate = Candidate(
@@ -266,27 +269,3 @@ def _refusing(hazards: tuple[HazardRow, ...]) -> Reason | None:
                 row=f"hazards {row.id}",
             )
     return None
-
-
-def _settings(site: Site, slots: int, hazards: tuple[HazardRow, ...]) -> dict[str, Scalar]:
-    """What hazards to avoid set where nothing is pinned, and the pins."""
-    found = settings_of(hazards, site.said)
-    for name, asked in (
-        ("max_num_batched_tokens", site.pins.workload.max_num_batched_tokens),
-        ("max_num_seqs", slots),
-    ):
-        if name in found:
-            found[name] = min(int(found[name]), asked)
-    return found | site.said
-
-
-def _under(combination: Combination, settings: dict[str, Scalar]) -> Combination:
-    """`combination` with what `settings` say of its features and its draft."""
-    if settings.get("prefix_caching") is False:
-        combination = replace(combination, features=combination.features - {PREFIX_CACHING})
-    drafting = combination.drafting
-    if drafting is not None:
-        most = int(settings.get("draft_tokens", drafting.tokens))
-        if most < drafting.tokens:
-            combination = replace(combination, drafting=replace(drafting, tokens=most))
-    return combination

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -10,11 +10,11 @@ from typing import Any
 from gpuwright.attention_rows import AttentionBackendRow
 from gpuwright.catalogue import Matrix
 from gpuwright.engine_rows import BuildTagRow, ReleaseRow
-from gpuwright.hazard_rows import PARAMETERS, Compiler, HazardRow
+from gpuwright.hazard_rows import Compiler, HazardRow
 from gpuwright.host import Host
 from gpuwright.memory.request import MIB
 from gpuwright.model_rows import CheckpointRow, ModelRow
-from gpuwright.rows import KvCacheDtypeRow, Scalar
+from gpuwright.rows import KvCacheDtypeRow
 from gpuwright.site import Combination
 from gpuwright.versions import at_least, within
 
@@ -95,28 +95,6 @@ def met(
                 break
         else:
             yield row
-
-
-def settings_of(hazards: Iterable[HazardRow], pinned: Container[str] = ()) -> dict[str, Scalar]:
-    """What `hazards` change of a plan's defaults; nothing that is `pinned`. Of several ceilings
-    the least counts."""
-    found: dict[str, Scalar] = {}
-    for row in hazards:
-        for key, value in row.sets.items():
-            if key in pinned:
-                continue
-            ceiling = PARAMETERS[key] is int
-            found[key] = min(int(value), int(found.get(key, value))) if ceiling else value
-    return found
-
-
-def is_applied(row: HazardRow, settings: dict[str, Scalar]) -> bool:
-    """Whether `settings` hold all that `row` would set; a pin may say otherwise."""
-    return bool(row.sets) and all(
-        key in settings
-        and (int(settings[key]) <= int(value) if PARAMETERS[key] is int else settings[key] is value)
-        for key, value in row.sets.items()
-    )
 
 
 @lru_cache(maxsize=1 << 14)

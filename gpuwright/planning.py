@@ -14,7 +14,7 @@ from gpuwright.engine_rows import MemoryModel
 from gpuwright.feature_arguments import feature_arguments
 from gpuwright.fitting import Candidate
 from gpuwright.hazard_rows import Compiler
-from gpuwright.hazards import is_applied
+from gpuwright.hazard_settings import is_applied
 from gpuwright.host import OWN_KERNEL
 from gpuwright.interpreters import interpreter
 from gpuwright.kernel_compilers import compiler_of, toolchain_on

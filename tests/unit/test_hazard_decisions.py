@@ -201,3 +201,35 @@ def test_a_context_that_is_known_to_hold_is_a_ceiling_and_a_longer_pin_is_warned
     assert warned(free)["llama.cpp-mtp-fills-up"].applied
     assert not warned(pinned)["llama.cpp-mtp-fills-up"].applied
     assert "163,840 tokens: as much as is known to hold" in free.reasons
+
+
+def test_a_ceiling_that_a_plan_stays_below_by_itself_is_not_spoken_of():
+    """The least of several ceilings is what changed the plan; a pin below it needed none."""
+    mtp = QWEN | {
+        "engine": "llama.cpp",
+        "checkpoint": "qwen3.6-27b-q4_k_m-mtp",
+        "max_num_seqs": 1,
+        "speculative": "mtp",
+    }
+    ceilings = ("llama.cpp-mtp-fills-up", "llama.cpp-large-images")
+    short = planned(ONE, mtp)
+    assert short.max_model_len < 122880
+    assert "llama.cpp-mtp-fills-up" not in warned(short)
+    pinned = planned(ONE, mtp | {"max_model_len": 8192})
+    assert "llama.cpp-mtp-fills-up" not in warned(pinned)
+    looking = planned(ONE, mtp | {"kv_cache_dtype": "q4_0", "vision": True})
+    held = {row for row in ceilings if row in warned(looking)}
+    assert looking.max_model_len == 122880
+    assert held == {"llama.cpp-large-images"}
+    assert warned(looking)["llama.cpp-large-images"].applied
+
+
+def test_fewer_requests_than_a_hazard_allows_are_no_reason_to_warn():
+    want = {"model": "gpt-oss-120b", "engine": "vllm"}
+    row = "vllm-gpt-oss-120b-on-one-card"
+    assert row not in warned(planned({"gpus": ["A100 80GB"]}, want))
+    many = planned({"gpus": ["A100 80GB"]}, want | {"workload": "throughput"})
+    assert warned(many)[row].applied
+    assert many.max_num_seqs <= 16
+    pinned = planned({"gpus": ["A100 80GB"]}, want | {"max_num_seqs": 32})
+    assert not warned(pinned)[row].applied

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gpuwright.hazard_rows import PARAMETERS, Compiler, HazardRow, When
-from gpuwright.hazards import Surroundings, hazards_of, settings_of
+from gpuwright.hazard_settings import settings_of
+from gpuwright.hazards import Surroundings, hazards_of
 from gpuwright.host import Gpu
 from gpuwright.load import MATRIX as MATRIX_DIRECTORY
 from gpuwright.load import load_matrix
