@@ -140,7 +140,7 @@ def build_of(
     if found is not None:
         compiler = found.compiler
         packages = tuple(compiler if name == distro.compiler else name for name in packages)
-        packages += found.toolkit.build_packages
+        packages += found.build_packages
         capabilities = tuple(gpu.compute_capability for gpu in plan.gpus)
         arguments += recipe.cuda_args
         arguments += cuda_options(found, want.layout, capabilities, vmm=vmm)

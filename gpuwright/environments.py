@@ -56,7 +56,7 @@ class Environment:
         found = self.toolchain
         if found is None:
             return ()
-        return (found.compiler, *(() if found.stands else found.toolkit.kernel_packages))
+        return (found.compiler, *found.kernel_packages)
 
     @property
     def archive(self) -> ModelFile:

@@ -12,7 +12,14 @@ from gpuwright.host import Gpu, Host
 from gpuwright.refusals import Needs, Reason, Unlisted
 from gpuwright.rows import VENDOR, WHEELS, DistroRow
 from gpuwright.site import Site
-from gpuwright.toolchains import REPOSITORY, Toolchain, can_be_had, places, toolchain_of
+from gpuwright.toolchains import (
+    REPOSITORY,
+    Toolchain,
+    can_be_had,
+    places,
+    stands_on,
+    toolchain_of,
+)
 from gpuwright.toolkit_rows import ToolkitRow
 from gpuwright.versions import parse_version, within
 from gpuwright.want import Want
@@ -34,14 +41,17 @@ def node_toolchain(
         unlisted = Unlisted(subject=f"{host.os_id} {host.os_version}", file="distros.yaml")
         return unlisted if asked.needed else None
     rows = list(_rows(asked, host, matrix))
+    refused: Reason | None = None
     for row in rows:
         installed = asked.needed and can_be_had(row, distro, want)
-        if installed or _stands(row, host):
-            found = toolchain_of(row, host, distro, matrix, stands=not installed)
-            return found if asked.needed or isinstance(found, Toolchain) else None
+        if installed or stands_on(row, host):
+            found = toolchain_of(row, host, distro, matrix, installed=installed)
+            if isinstance(found, Toolchain):
+                return found
+            refused = refused or found
     if not asked.needed:
         return None
-    return _nowhere(release, asked, rows, distro, matrix)
+    return refused or _nowhere(release, asked, rows, distro, matrix)
 
 
 def toolchain_on(site: Site, release: ReleaseRow) -> Toolchain | Reason | None:
@@ -124,11 +134,6 @@ def _rows(asked: NodeToolkit, host: Host, matrix: Matrix) -> Iterator[ToolkitRow
         on_node = row.origin != WHEELS and host.architecture in row.architectures
         if on_node and within(row.cuda, asked.cuda):
             yield row
-
-
-def _stands(row: ToolkitRow, host: Host) -> bool:
-    version = (host.outfit.nvccs or {}).get(f"{row.root}/{row.nvcc}") or ""
-    return version == row.cuda or version.startswith(f"{row.cuda}.")
 
 
 def _knows(row: ToolkitRow, capability: str, matrix: Matrix) -> bool:

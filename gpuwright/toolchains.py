@@ -34,6 +34,16 @@ class Toolchain:
         return None if self.stands else self.toolkit.repository
 
     @property
+    def build_packages(self) -> tuple[str, ...]:
+        """What is installed for a build with it."""
+        return () if self.stands else self.toolkit.build_packages
+
+    @property
+    def kernel_packages(self) -> tuple[str, ...]:
+        """What is installed for an engine that compiles kernels with it."""
+        return () if self.stands else self.toolkit.kernel_packages
+
+    @property
     def key(self) -> str:
         """Twelve hex digits over what is unpacked, and the links that are made."""
         row = self.toolkit
@@ -56,18 +66,25 @@ def toolchain(
     if distro is None:
         return Unlisted(subject=f"{host.os_id} {host.os_version}", file="distros.yaml")
     rows = [row for row in matrix.toolkits_of(cuda.id) if host.architecture in row.architectures]
+    refused: Reason | None = None
     for row in rows:
         if can_be_had(row, distro, want):
-            return toolchain_of(row, host, distro, matrix)
-    return _nowhere(cuda, rows, distro, host)
+            found = toolchain_of(row, host, distro, matrix)
+            if isinstance(found, Toolchain):
+                return found
+            refused = refused or found
+    return refused or _nowhere(cuda, rows, distro, host)
 
 
 def toolchain_of(
-    row: ToolkitRow, host: Host, distro: DistroRow, matrix: Matrix, *, stands: bool = False
+    row: ToolkitRow, host: Host, distro: DistroRow, matrix: Matrix, *, installed: bool = True
 ) -> Toolchain | Reason:
-    """The toolkit with a host compiler, where it may be installed on the node, or stands there."""
+    """The toolkit with a host compiler. `installed`: its packages may be, so that what lacks of one
+    that stands is brought; else, and where they would break a driver, it is taken as it stands."""
     cuda = matrix.cuda_runtime(row.cuda)
-    if row.packaged_driver and host.driver.packaged is False and not stands:
+    own_driver = row.packaged_driver and host.driver.packaged is False
+    stands = stands_on(row, host) and (own_driver or not installed)
+    if own_driver and not stands:
         return _own_driver(row, cuda, distro)
     compiler = host_compiler(cuda, distro)
     if compiler is None:
@@ -87,6 +104,12 @@ def can_be_had(row: ToolkitRow, distro: DistroRow, want: Want) -> bool:
     if row.origin == VENDOR:
         return want.cuda_repository
     return row.origin in (WHEELS, distro.id)
+
+
+def stands_on(row: ToolkitRow, host: Host) -> bool:
+    """Whether its compiler is there, in the version of the row."""
+    version = (host.outfit.nvccs or {}).get(f"{row.root}/{row.nvcc}") or ""
+    return version == row.cuda or version.startswith(f"{row.cuda}.")
 
 
 def _own_driver(row: ToolkitRow, cuda: CudaRow, distro: DistroRow) -> Reason:

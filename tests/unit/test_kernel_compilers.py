@@ -7,6 +7,7 @@ import pytest
 from gpuwright.environments import Environment
 from gpuwright.expectation import expectation, probe_packages
 from gpuwright.host import Host
+from gpuwright.kernel_compilers import node_toolchain
 from gpuwright.load import load_matrix
 from gpuwright.plan import Plan
 from gpuwright.selection import decide
@@ -18,6 +19,7 @@ from tests.unit.sketched import planned_on, refused_on
 
 MATRIX = load_matrix()
 SGLANG = {"model": "llama-3.1-8b", "engine": "sglang"}
+RELEASE, WANT = MATRIX.engine_release("sglang", "0.5.10.post1"), Want.from_data(SGLANG)
 VLLM = {"model": "llama-3.1-8b", "engine": "vllm", "release": "0.19.1"}
 FP8 = VLLM | {"kv_cache_dtype": "fp8"}
 TRIXIE = {"distro": "debian-13", "driver": "550.163"}
@@ -125,6 +127,25 @@ def test_a_toolkit_that_stands_is_enough_for_a_release_that_needs_one(tmp_path):
     assert "g++-12" in found.expected.runtime_packages
     assert "cuda-minimal-build-12-8" not in found.expected.runtime_packages
     assert found.expected.repository is None
+
+
+def test_debians_toolkit_that_stands_is_taken_beside_a_driver_that_is_no_package(tmp_path):
+    found = wanted(node(compilers=[DEBIANS], driver={"packages": []}), tmp_path, SGLANG)
+    assert found.start.environment["CUDA_HOME"] == "/usr"
+    assert "g++-13" in found.expected.runtime_packages
+    assert "nvidia-cuda-toolkit" not in found.expected.runtime_packages
+    assert found.expected.repository is None
+
+
+def test_a_toolkit_that_may_not_be_installed_leaves_those_below_it_to_be_tried():
+    reason = node_toolchain(bare := node(driver={"packages": []}), RELEASE, WANT, MATRIX)
+    assert "a driver that came another way" in reason.sentence()
+    older = dataclasses.replace(MATRIX.toolkits[-1], cuda="12.4", root="/usr/local/cuda-12.4")
+    matrix = dataclasses.replace(MATRIX, toolkits=(*MATRIX.toolkits, older))
+    compiler = DEBIANS | {"executable": "/usr/local/cuda-12.4/bin/nvcc"}
+    host = node(driver={"packages": []}, compilers=[compiler])
+    assert node_toolchain(host, RELEASE, WANT, matrix).toolkit is older
+    assert node_toolchain(bare, RELEASE, WANT, matrix) == reason
 
 
 def test_a_toolkit_that_is_not_there_is_not_installed_for_it(tmp_path):

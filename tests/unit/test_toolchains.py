@@ -102,6 +102,9 @@ def test_debians_toolkit_is_not_laid_over_a_driver_that_is_no_package():
     assert decided([package]).build_tag == "cuda11.8"
     assert any("a driver that came another way" in reason for reason in decided([]).reasons)
     assert decided([], cuda_repository=True).build_tag == "cuda12"
+    nvcc = {"executable": "/usr/bin/nvcc", "kind": "nvcc", "version": "11.8.89"}
+    document["compilers"] = [nvcc]
+    assert decided([]).build_tag == "cuda11.8"
 
 
 def test_an_ubuntu_whose_toolkit_is_too_old_is_told_of_nvidias_repository():
