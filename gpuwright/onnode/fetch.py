@@ -98,9 +98,9 @@ def main(spec: dict[str, Any], carried: str | None) -> dict[str, Any]:
     """Make every file of `stores` stand, or only ask whether it could (`preflight`).
 
     A store is directory, files and lock. Sources are tried in order. `verify` "full" re-hashes what
-    a stamp would vouch for. Answers
-    with `files` {path: "kept" | "verified" | "fetched"},
-    `from` {path: the source, for people}, `bytes_received` and `seconds`.
+    a stamp would vouch for. Answers with `files` {path: "kept" | "verified" | "fetched"}, `from`
+    {path: the source, for people}, `bytes_received` and `seconds`. NodeError: a file cannot be had;
+    then none of any store was replaced, and what came is kept for the next run.
     """
     began = time.monotonic()
     stores = _stores(spec)
@@ -157,6 +157,10 @@ def _fetch(
                 store.make()
             for file in store.missing:
                 origins[store.path(file)] = _obtain(store, courier, file)
+    # None takes its name before all are there: what serves may have been made of the old ones.
+    for store in stores:
+        with on_disk(store.directory):
+            for file in store.missing:
                 store.put(file)
                 store.record(file)
                 outcome[store.path(file)] = "fetched"

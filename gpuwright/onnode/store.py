@@ -26,7 +26,9 @@ _STAGING = ".partial"
 
 
 def _checked(files: Any) -> list[dict[str, Any]]:
-    """The rows of the spec. NodeError: a path that leads out, a hash or size that is none."""
+    """The rows of the spec. NodeError: a path that leads out or is there twice, a hash or size that
+    is none."""
+    seen: set[str] = set()
     for file in files:
         path = file.get("path")
         plain = isinstance(path, str) and os.path.normpath(path) == path
@@ -36,6 +38,9 @@ def _checked(files: Any) -> list[dict[str, Any]]:
             raise NodeError(f"{path}: no sha256 is known, and without one nothing is fetched")
         if not isinstance(file.get("bytes"), int) or file["bytes"] < 0:
             raise NodeError(f"{path}: no size in bytes is known")
+        if path in seen:
+            raise NodeError(f"file path {path!r} stands twice")
+        seen.add(path)
     return list(files)
 
 
@@ -58,8 +63,11 @@ class Store:
         return f"{self.directory}/{file['path']}"
 
     def partial(self, file: dict[str, Any]) -> str:
-        """Named by content: what one source began, another may finish."""
-        return f"{self.staging}/{file['sha256']}"
+        """Named by content: what one source began, another may finish. Each file has its own, also
+        where two have the same content."""
+        alike = [each["path"] for each in self.files if each["sha256"] == file["sha256"]]
+        number = alike.index(file["path"])
+        return f"{self.staging}/{file['sha256']}" + (f".{number}" if number else "")
 
     def vouched_for(self, file: dict[str, Any]) -> bool:
         """True if the stamp says of the file as it lies there that it is the right one."""

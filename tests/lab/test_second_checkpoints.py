@@ -22,6 +22,7 @@ pytestmark = pytest.mark.lab
 LAYOUT = Layout()
 UNIT = "gpuwright-llm.service"
 DRAFTER, PROJECTOR = "tiny-drafter", "tiny-projector"
+MODEL_DIRECTORY = f"{tiny_gguf.MODEL}-f16"
 DRAFTER_FILE = "tiny-draft-f16.gguf"
 FETCHED = "The model's files are present and verified"
 RESTARTED = ["The service runs what the plan says", "The model answers"]
@@ -45,18 +46,19 @@ class Served:
         self.hosts = inventory(folder / "hosts.py", [(node, {"gpuwright": want})])
         self.pin(tiny_gguf.content(DRAFTER))
 
-    def pin(self, drafter: bytes, url: str | None = None) -> None:
-        """Write the rows, with this drafter, which is at `url`."""
-        projector = tiny_projector.content()
+    def pin(self, drafter: bytes, url: str | None = None, model: bytes | None = None) -> None:
+        """Write the rows, with this drafter, which is at `url`, and with another model's file."""
+        projector, held = tiny_projector.content(), model or tiny_gguf.content()
         at = url or self.hub.add_file(DRAFTER_FILE, drafter)
         image = self.hub.add_file(tiny_projector.FILE, projector)
         tiny_gguf.write_row(
             self.models,
-            self.hub.add_file(tiny_gguf.FILE, tiny_gguf.content()),
+            self.hub.add_file(tiny_gguf.FILE, held),
             tiny_gguf.checkpoint(DRAFTER, DRAFTER_FILE, drafter, at) | DRAFTS,
             tiny_gguf.checkpoint(PROJECTOR, tiny_projector.FILE, projector, image)
             | {"role": "projector"},
             vision=True,
+            held=held,
         )
 
     def shell(self, command: str) -> str:
@@ -176,6 +178,28 @@ def test_a_drafter_that_cannot_be_had_leaves_what_serves_alone(served: Served) -
     assert served.pid == pid
     assert served.ask("word1")["timings"]["draft_n"] > 0
     assert run(served.hosts).changed == []
+
+
+def test_a_moved_pin_of_the_model_waits_for_a_drafter_that_cannot_be_had(served: Served) -> None:
+    pid, drafter = served.pid, tiny_gguf.content(DRAFTER, seed=9)
+    looked = f"cat {LAYOUT.plan_path('llm')} && sha256sum {_path(MODEL_DIRECTORY, tiny_gguf.FILE)}"
+    before = served.shell(looked)
+    served.hub.forget_requests()
+    try:
+        lying = served.hub.add_file("lying.gguf", bytes(len(drafter)))
+        served.pin(drafter, lying, model=tiny_gguf.content(seed=9))
+        _left_alone(served, run(served.hosts, check=False), lying, "sha256")
+        fetched = [each for each in served.hub.requests_to("hub", "*.gguf") if each.method == "GET"]
+        assert {Path(each.path).name for each in fetched} == {tiny_gguf.FILE, "lying.gguf"}
+    finally:
+        served.pin(tiny_gguf.content(DRAFTER))
+    assert served.shell(looked) == before
+    assert served.pid == pid
+    assert run(served.hosts).changed == []
+    served.shell(f"systemctl restart {UNIT}")
+    run(served.hosts)  # waits until it answers
+    timings = served.ask("word1 word2 word3")["timings"]
+    assert timings["draft_n_accepted"] == timings["draft_n"] > 0
 
 
 def test_another_pin_of_the_drafter_is_fetched_beside_what_serves(served: Served) -> None:

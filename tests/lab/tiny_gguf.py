@@ -146,9 +146,15 @@ def checkpoint(name: str, path: str, held: bytes, url: str) -> dict[str, Any]:
     }
 
 
-def write_row(path: Path, url: str, *beside: dict[str, Any], vision: bool = False) -> Path:
-    """Its row, as an operator's file of further models has it; the file is at `url`. `beside` are
-    further checkpoints."""
+def write_row(
+    path: Path,
+    url: str,
+    *beside: dict[str, Any],
+    vision: bool = False,
+    held: bytes | None = None,
+) -> Path:
+    """Its row, as an operator's file of further models has it; the file is at `url`, and is `held`
+    where that is another one. `beside` are further checkpoints."""
     row = tiny_rows.model(
         MODEL,
         context=CONTEXT,
@@ -158,7 +164,7 @@ def write_row(path: Path, url: str, *beside: dict[str, Any], vision: bool = Fals
         heads=HEADS,
         kv_heads=KV_HEADS,
         head=HEAD,
-        checkpoints=[checkpoint(f"{MODEL}-f16", FILE, content(), url), *beside],
+        checkpoints=[checkpoint(f"{MODEL}-f16", FILE, held or content(), url), *beside],
         vision=vision,
     )
     return tiny_rows.write(path, row)

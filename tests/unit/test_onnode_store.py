@@ -259,15 +259,79 @@ def test_several_stores_are_filled_by_one_run(store: Path):
     assert sorted(one.name for one in beside.iterdir()) == ["gpuwright.json", "m.gguf"]
 
 
-def test_a_store_that_cannot_be_filled_is_named_and_spoils_no_other(store: Path):
-    beside = store.with_name("beside")
+def pinned(path: str, content: bytes, *sources: dict[str, Any]) -> dict[str, Any]:
+    digest = hashlib.sha256(content).hexdigest()
+    return {"path": path, "bytes": len(content), "sha256": digest, "sources": list(sources)}
+
+
+def lie(exchange: Exchange) -> None:
+    exchange.reply(200, b"x" * len(CONTENT))
+
+
+@pytest.mark.parametrize("fault", ["gone", "another file"])
+@pytest.mark.parametrize("beside", [True, False])
+def test_nothing_is_replaced_before_every_file_of_every_store_is_there(
+    store: Path, fault: str, beside: bool
+):
+    put(store.parent, {"old": b"old"})
+    old = spec(store)
+    old["stores"][0]["files"] = [
+        pinned("m.gguf", b"old", {"kind": "local", "path": f"{store.parent}/old"})
+    ]
+    run("fetch", old)
+    stamp = (store / "gpuwright.json").read_bytes()
+    with site(whole) as server, site(lie) as lying:
+        absent = {"kind": "local", "path": "/nowhere/d.gguf"}
+        bad = absent if fault == "gone" else url(lying)
+        wanted = two(store, url(server), url(server))
+        files = wanted["stores"][1 if beside else 0]["files"]
+        files.append(pinned("d.gguf", b"y" * len(CONTENT), bad))
+        answer, _ = run("fetch", wanted)
+        place = store.with_name("beside") if beside else store
+        assert answer["error"].startswith(f"{place}/d.gguf cannot be had: ")
+        assert (store / "m.gguf").read_bytes() == b"old"
+        assert (store / "gpuwright.json").read_bytes() == stamp
+        assert run("fetch", old)[0]["files"] == {f"{store}/m.gguf": "kept"}
+        files[-1]["sources"] = [
+            {"kind": "local", "path": str(put(store.parent, {"d": b"y" * len(CONTENT)}) / "d")}
+        ]
+        answer, _ = run("fetch", wanted)
+        assert set(answer["files"].values()) == {"fetched"}
+    assert (store / "m.gguf").read_bytes() == CONTENT
+
+
+def test_what_came_before_another_failed_is_not_fetched_again(store: Path):
     gone = {"kind": "local", "path": "/nowhere/m.gguf"}
+    beside = store.with_name("beside")
     said = f"{beside}/m.gguf cannot be had: path /nowhere/m.gguf: No such file or directory"
     with site(whole) as server:
         assert run("fetch", two(store, url(server), gone, preflight=True))[0]["error"] == said
         assert not store.exists()
         assert run("fetch", two(store, url(server), gone))[0]["error"] == said
+        assert len(server.seen) == 2
+        answer, _ = run("fetch", two(store, url(server), url(server)))
+    assert answer["bytes_received"] == len(CONTENT)
     assert (store / "m.gguf").read_bytes() == CONTENT
+    assert not (store / ".partial").exists()
+
+
+def test_files_of_the_same_content_each_get_their_name(store: Path):
+    with site(whole) as server:
+        wanted = spec(store, url(server))
+        wanted["stores"][0]["files"].append(pinned("sub/again.gguf", CONTENT, url(server)))
+        answer, _ = run("fetch", wanted)
+        assert set(answer["files"].values()) == {"fetched"}
+        assert (store / "sub" / "again.gguf").read_bytes() == (store / "m.gguf").read_bytes()
+        (store / "sub" / "again.gguf").unlink()
+        answer, _ = run("fetch", wanted)
+    assert sorted(answer["files"].values()) == ["fetched", "kept"]
+
+
+def test_a_path_that_stands_twice_is_refused(store: Path):
+    wanted = spec(store)
+    wanted["stores"][0]["files"] *= 2
+    assert run("fetch", wanted)[0]["error"] == "file path 'm.gguf' stands twice"
+    assert not store.exists()
 
 
 def test_stores_of_one_filesystem_need_room_together(store: Path, tmp_path: Path):
