@@ -124,15 +124,23 @@ def _package(kind: str, real: str) -> str | None:
 
 
 def _nvccs(tree: Tree) -> list[dict[str, Any]]:
+    """Under each path that leads to one: what looks for a toolkit knows its place, or a link."""
     homes = {one["path"]: one["version"] for one in toolkits(tree)}
-    found: dict[str, dict[str, Any]] = {}
-    for path in ("/usr/local/bin/nvcc", "/usr/bin/nvcc", *(f"{home}/bin/nvcc" for home in homes)):
-        real = _called(tree, tree.resolved(path), homes)
+    found = []
+    places = (*_PLACES, *(f"{home}/bin" for home in (*_homes(tree), *homes)))
+    for path in dict.fromkeys(f"{place}/nvcc" for place in places):
+        real = _called(tree, _followed(tree, path), homes)
         if tree.exists(real):
-            home = os.path.dirname(os.path.dirname(real))
-            row = {"executable": clean(path, 1000), "kind": "nvcc", "version": homes.get(home)}
-            found.setdefault(real, row)
-    return list(found.values())
+            version = homes.get(os.path.dirname(os.path.dirname(real)))
+            found.append({"executable": clean(path, 1000), "kind": "nvcc", "version": version})
+    return found
+
+
+def _followed(tree: Tree, path: str) -> str:
+    """`path` with its links followed, and those of the directory that its `bin` is in."""
+    place, name = os.path.split(tree.resolved(path))
+    home, folder = os.path.split(place)
+    return f"{tree.resolved(home).rstrip('/')}/{folder}/{name}"
 
 
 def _called(tree: Tree, path: str, homes: Iterable[str]) -> str:
@@ -146,14 +154,19 @@ def _called(tree: Tree, path: str, homes: Iterable[str]) -> str:
 def toolkits(tree: Tree) -> list[dict[str, Any]]:
     """CUDA toolkits, links followed; of one that tells no version it is None."""
     found: dict[str, dict[str, Any]] = {}
-    names = [name for name in tree.names("/usr/local", 1000) if re.match(r"cuda(-|\Z)", name)]
-    for path in (*(f"/usr/local/{name}" for name in names), "/opt/cuda", _DEBIAN_TOOLKIT):
+    for path in _homes(tree):
         real = tree.resolved(path)
         if any(tree.exists(f"{real}/{part}") for part in ("bin/nvcc", "include/cuda.h")):
             found.setdefault(
                 real, {"path": clean(real, 1000), "version": _toolkit_version(tree, real)}
             )
     return list(found.values())
+
+
+def _homes(tree: Tree) -> list[str]:
+    """Where toolkits stand, or links to them."""
+    names = [name for name in tree.names("/usr/local", 1000) if re.match(r"cuda(-|\Z)", name)]
+    return [*(f"/usr/local/{name}" for name in names), "/opt/cuda", _DEBIAN_TOOLKIT]
 
 
 def _toolkit_version(tree: Tree, path: str) -> str | None:

@@ -189,7 +189,20 @@ def test_a_script_that_calls_a_toolkits_compiler_is_that_one(tmp_path: Path):
     }
     root = put(tmp_path, {**files, "/var/lib/dpkg/status": STATUS})
     seen = {one["executable"]: one["version"] for one in compilers(Tree(str(root)))}
-    assert seen == {"/usr/bin/nvcc": "11.8.89", other: None}
+    assert seen == {"/usr/bin/nvcc": "11.8.89", f"{home}/bin/nvcc": "11.8.89", other: None}
+
+
+def test_a_compiler_behind_links_is_told_by_its_toolkits_path_too(tmp_path: Path):
+    home = "/srv/cuda"
+    described = {f"{home}/bin/nvcc": "", f"{home}/version.json": '{"cuda": {"version": "12.8.1"}}'}
+    root = put(tmp_path, {**described, "/usr/bin/x": "", "/usr/local/bin/x": ""})
+    (root / "usr/local/cuda-12.8").symlink_to(home)
+    (root / "usr/local/cuda").symlink_to("cuda-12.8")
+    (root / "usr/bin/nvcc").symlink_to("/usr/local/cuda/bin/nvcc")
+    (root / "usr/local/bin/nvcc").symlink_to("/usr/bin/nvcc")
+    seen = {one["executable"]: one["version"] for one in compilers(Tree(str(root)))}
+    links = ("/usr/local/bin", "/usr/bin", "/usr/local/cuda/bin", "/usr/local/cuda-12.8/bin")
+    assert seen == {f"{place}/nvcc": "12.8.1" for place in (*links, f"{home}/bin")}
 
 
 def test_toolkits_say_their_version_in_one_of_three_ways(tmp_path: Path):
