@@ -12,6 +12,7 @@ from typing import Any
 from gpuwright.catalogue import Matrix
 from gpuwright.explain import explain_host
 from gpuwright.host import Host
+from gpuwright.layout import Layout
 from gpuwright.load import load_matrix
 from gpuwright.pins import check_pins, name_faults
 from gpuwright.quoting import clipped, quoted
@@ -172,14 +173,28 @@ def _option(key: str) -> str:
 
 
 def _from_file(path: Path, matrix: Matrix, want: Want) -> tuple[Host, tuple[str, ...]]:
+    document, assumed = _document_in(path, matrix, want.layout)
+    return Host.from_document(document), assumed
+
+
+def node_document(path: Path, matrix: Matrix, layout: Layout) -> dict[str, Any]:
+    """The document in a file, or that of the sketch in it; HostError where it holds neither."""
+    return _document_in(path, matrix, layout)[0]
+
+
+def _document_in(
+    path: Path, matrix: Matrix, layout: Layout
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     data = _read_host_file(path)
     try:
         if isinstance(data, dict) and "schema" not in data and _FACT not in data:
-            document, assumed = read_sketch(data, matrix, want.layout)
-            return Host.from_document(document), assumed
-        return Host.from_document(_of_one_host(data)), ()
+            return read_sketch(data, matrix, layout)
+        document = _of_one_host(data)
+        Host.from_document(document)
     except HostError as error:
         raise HostError(*(f"{path}: {fault}" for fault in error.faults)) from error
+    assert isinstance(document, dict)
+    return document, ()
 
 
 def _of_one_host(data: object) -> object:

@@ -14,13 +14,16 @@ from gpuwright.carry import NEEDED
 from gpuwright.host import Host
 from gpuwright.load import load_matrix
 from gpuwright.plan import Plan
+from gpuwright.refusals import HostError
 from gpuwright.selection import decide
 from gpuwright.want import Want
 from inventory import rehearsal
+from inventory.rigs import fake_rig
 from tools import golden
 
 ROOT = Path(__file__).resolve().parents[2]
 INVENTORY = "inventory/rehearsal.py"
+MATRIX = load_matrix()
 EXPLAIN, SERVE = "deploys/explain.py", "deploys/serve.py"
 MODULE = (sys.executable, "-m", "pyinfra")
 SCRIPT = (str(Path(sys.executable).with_name("pyinfra")),)
@@ -285,3 +288,30 @@ def test_a_run_whose_limits_leave_no_host_is_refused() -> None:
     done = pyinfra("-y", INVENTORY, SERVE, "--limit", "nobody")
     assert done.status != 0
     assert "no host of the inventory is left by --limit and --exclude" in done.text
+
+
+def test_documents_and_sketches_answer_alike_as_rigs(tmp_path):
+    sketch = tmp_path / "tower.yaml"
+    sketch.write_text("gpus: [RTX 3090]")
+    for rig in ("4090", "gb10", sketch):
+        name, data = fake_rig(rig, {"model": "Qwen3.6-27B"})
+        assert name == f"@fake/{Path(rig).stem}"
+        document = json.loads(data["fake_responses"]["gpuwright: probe"])
+        decision = decide(Host.from_document(document), Want.from_data(data["gpuwright"]), MATRIX)
+        assert isinstance(decision, Plan), decision
+
+
+def test_a_run_explains_a_sketched_rig_under_its_own_name(tmp_path):
+    path = tmp_path / "hosts.py"
+    path.write_text(
+        "from inventory.rigs import fake_rig\n"
+        "hosts = [fake_rig('2x-p40', {'model': 'Qwen3.6-27B'}, name='old')]\n"
+    )
+    done = pyinfra(str(path), EXPLAIN, "--dry", "-y")
+    assert done.status == 0, done.text
+    assert "on GPU 0 (Tesla P40), GPU 1 (Tesla P40)" in done.text
+
+
+def test_a_rig_that_nobody_wrote_down_is_said_to_be_missing():
+    with pytest.raises(HostError, match="No such file"):
+        fake_rig("nowhere.yaml", {})
