@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from itertools import takewhile
 from typing import Any
 
 from gpuwright import compat
@@ -142,12 +143,14 @@ def _reasons(site: Site, best: Candidate) -> Iterator[str]:
         yield f"{chosen.model.name}: the best model by our order that {found}"
     if pins.engine is None:
         first = route(pins.workload, chosen.model, chosen.capabilities)
-        order = (
-            ""
-            if release.engine in first.order[:1]
-            else f"{', '.join(first.order)} in this order, as far as they fit; "
-        )
-        yield f"{release.engine} for {pins.workload.id}: {order}{first.because}"
+        ahead = [*takewhile(lambda engine: engine != release.engine, first.order)]
+        because = first.because
+        if ahead:
+            because = (
+                f"{', '.join(ahead)} would come first ({because}); what is against that stands "
+                "under `why not`"
+            )
+        yield f"{release.engine} for {pins.workload.id}: {because}"
     else:
         yield f"{release.engine}: pinned"
     if chosen.tag.cuda is not None:

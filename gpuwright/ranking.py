@@ -51,6 +51,8 @@ BEFORE_MERIT = 9
 """How many criteria stand before the model's own merit."""
 UNAPPLICABLE = 1
 """Place of the criterion that a candidate cannot be applied yet."""
+_FEATURES, _HAZARDS, _WISHES = 6, 12, 14
+"""Places of the criteria that have names to tell."""
 LEAST_MERIT = 10
 """Below it a model is one to try things with, and no answer to what would serve people."""
 _COARSE_MILLIBITS = 3500
@@ -63,6 +65,16 @@ _PREFERENCES: dict[Preference, Callable[[Site, Candidate], int]] = {
     Preference.CARDS: lambda site, candidate: len(candidate.combination.gpus),
     Preference.PACE: lambda site, candidate: _slower_than_wished(site, candidate.combination),
 }
+
+
+_WISHED: dict[Preference, Callable[[WorkloadRow, int, int], str]] = {
+    Preference.CONTEXT: lambda _, mine, best: f"tokens of context: {mine:,}, not {best:,}",
+    Preference.REQUESTS: lambda _, mine, best: f"requests at once: {mine:,}, not {best:,}",
+    Preference.FORMAT: lambda *_: "weights in the format to take on the card",
+    Preference.CARDS: lambda _, mine, best: f"fewer cards: {mine}, not {best}",
+    Preference.PACE: lambda row, *_: f"{row.wished_tokens_per_second} tokens a second",
+}
+"""What of each wish one plan has and the better one has."""
 
 
 def is_toy(model: ModelRow, *, on_card: bool) -> bool:
@@ -179,7 +191,7 @@ def rank(site: Site, least: Rank, candidate: Candidate) -> Rank:
         least[9],
         fit.cpu_expert_layers,
         int(fit.below_advice),
-        sum([row.effect is Effect.AVOID and not row.sets for row in candidate.hazards]),
+        len(_avoidable(candidate)),
         least[13],
         tuple([_PREFERENCES[each](site, candidate) for each in workload.prefer]),
         int(not (formats.preferred or (candidate.roomy and formats.spared))),
@@ -189,6 +201,11 @@ def rank(site: Site, least: Rank, candidate: Candidate) -> Rank:
         -fit.max_model_len,
         least[20],
     )
+
+
+def _avoidable(candidate: Candidate) -> list[str]:
+    """Ids of the hazards that a plan had better not meet, and that no setting of it mends."""
+    return [row.id for row in candidate.hazards if row.effect is Effect.AVOID and not row.sets]
 
 
 def between_models(rank: Rank, context: int, workload: WorkloadRow) -> Rank:
@@ -204,10 +221,29 @@ def is_satisfying(rank: Rank) -> bool:
     return not any(rank[2:BEFORE_MERIT])
 
 
-def falls_behind(rank: Rank, other: Rank) -> str | None:
-    """The first criterion on which `rank` is behind `other`; None where they are equal."""
-    pairs = zip(_CRITERIA, rank, other, strict=True)
-    return next((line for line, mine, theirs in pairs if mine > theirs), None)
+def falls_behind(rank: Rank, other: Rank, workload: WorkloadRow) -> str | None:
+    """The first criterion on which `rank` is behind `other`, and of wishes which and by how much;
+    None where they are equal."""
+    for place, (line, mine, theirs) in enumerate(zip(_CRITERIA, rank, other, strict=True)):
+        if mine > theirs:
+            if place != _WISHES:
+                return line
+            each = zip(workload.prefer, mine, theirs, strict=True)
+            wish, had, best = next(three for three in each if three[1] > three[2])
+            return f"{line}: {_WISHED[wish](workload, abs(had), abs(best))}"
+    return None
+
+
+def shortcoming(candidate: Candidate, rank: Rank, other: Rank, workload: WorkloadRow) -> str | None:
+    """As `falls_behind`, for a candidate that fits: with the features that it lacks and the hazards
+    that it meets."""
+    line = falls_behind(rank, other, workload)
+    names: list[str] = []
+    if line == _CRITERIA[_FEATURES]:
+        names = [each for each in workload.asks if each not in candidate.combination.features]
+    elif line == _CRITERIA[_HAZARDS]:
+        names = _avoidable(candidate)
+    return f"{line}: {', '.join(names)}" if names else line
 
 
 def _shortage(workload: WorkloadRow, context: int, target: int) -> int:

@@ -16,9 +16,11 @@ from gpuwright.model_rows import ModelRow
 from gpuwright.plan import Rejection
 from gpuwright.ranking import Rank, bound, falls_behind, is_satisfying, rank
 from gpuwright.refusals import OutOfMemory, Reason
+from gpuwright.rows import WorkloadRow
 from gpuwright.shortages import TooLarge, too_large
 from gpuwright.site import Combination, Site
 
+EQUAL = "it is equal and stands later in the matrix"
 Ranked = tuple[Rank, Candidate]
 """A candidate behind what it is compared by."""
 
@@ -58,11 +60,11 @@ class Found:
             elif each.answer is not None and not isinstance(each.answer, Candidate):
                 yield Failure(label=each.opening.label, reason=each.answer)
 
-    def passed(self) -> Iterator[Rejection]:
+    def passed(self, workload: WorkloadRow) -> Iterator[Rejection]:
         """Those that were not looked at."""
         for each in self._entries:
             if isinstance(each, _Asked) and each.answer is None and each.leader is not None:
-                yield _passed(each, each.leader)
+                yield _passed(each, each.leader, workload)
 
 
 def found_of(site: Site, running: list[Build], model: ModelRow) -> Found:
@@ -150,10 +152,10 @@ def _least_in_ram(opening: Opening) -> int:
     return shape.layers - shape.moe_layers + least
 
 
-def _passed(asked: _Asked, leader: _Asked) -> Rejection:
+def _passed(asked: _Asked, leader: _Asked, workload: WorkloadRow) -> Rejection:
     """That whatever fits, it would rank behind the best of its engine, and why."""
     assert leader.rank is not None
-    why = falls_behind(asked.least, leader.rank) or "it is equal and stands later in the matrix"
+    why = falls_behind(asked.least, leader.rank, workload) or EQUAL
     checkpoint = leader.opening.combination.checkpoint.id + leader.opening.cards.label
     return Rejection(
         candidate=asked.opening.label,

@@ -18,7 +18,7 @@ from gpuwright.node_rules import node_reasons
 from gpuwright.pins import pinned_gpus, resolve_pins
 from gpuwright.plan import Plan, Rejection
 from gpuwright.planning import plan_of
-from gpuwright.ranking import BEFORE_MERIT, UNAPPLICABLE, Rank, falls_behind, is_toy
+from gpuwright.ranking import BEFORE_MERIT, UNAPPLICABLE, Rank, is_toy, shortcoming
 from gpuwright.refusals import (
     CpuNotAsked,
     Needs,
@@ -32,7 +32,7 @@ from gpuwright.refusals import (
 )
 from gpuwright.remedies import Remedy
 from gpuwright.rows import Device
-from gpuwright.search import Found, Ranked, found_of
+from gpuwright.search import EQUAL, Found, Ranked, found_of
 from gpuwright.site import Site
 from gpuwright.unified import with_ram_as_memory
 from gpuwright.want import Want
@@ -75,8 +75,8 @@ def _planned(site: Site) -> Plan | list[Failure]:
     def others() -> tuple[Rejection, ...]:
         return (
             *(failure.rejection for failure in (*failures, *found.failures())),
-            *(_lost(loser, rank, best_rank) for rank, loser in losers),
-            *found.passed(),
+            *(_lost(site, loser, rank, best_rank) for rank, loser in losers),
+            *found.passed(site.pins.workload),
             *(Rejection(candidate=model.id, reason=_PASSED) for model in passed),
         )
 
@@ -180,9 +180,9 @@ def _nearest_to_fitting(failures: list[Failure]) -> Iterator[Reason]:
 _PASSED = "not looked at: a better model by the catalogue's order fits with all that is asked for"
 
 
-def _lost(loser: Candidate, mine: Rank, best: Rank) -> Rejection:
+def _lost(site: Site, loser: Candidate, mine: Rank, best: Rank) -> Rejection:
     """Why a candidate that fits is not the one: the first criterion on which it falls behind."""
-    text = falls_behind(mine, best) or "it is equal and stands later in the matrix"
+    text = shortcoming(loser, mine, best, site.pins.workload) or EQUAL
     if mine[0] == best[0] and mine[UNAPPLICABLE] > best[UNAPPLICABLE]:
         text += f": {loser.not_applicable}"
     return Rejection(candidate=loser.label, reason=f"fits; {text}")

@@ -1,5 +1,7 @@
 """What a service is for decides what comes first among plans that fit."""
 
+import re
+
 import pytest
 
 from gpuwright.catalogue import find
@@ -57,7 +59,32 @@ def test_throughput_takes_more_requests_before_finer_weights_of_the_same_format(
     plan = planned("2x3090-nvlink", {"model": "qwen3.6-27b", "workload": "throughput"})
     assert plan.quantization == "int4"
     lost = why_not(plan, "vllm 0.33.0 cu130, qwen3.6-27b-fp8, GPU 0+1")
-    assert lost.endswith(": it has less of what the workload prefers")
+    less = "it has less of what the workload prefers: "
+    assert lost.endswith(less + "weights in the format to take on the card")
+    same = why_not(plan, "vllm 0.33.0 cu130, qwen3.6-27b-int4-autoround, GPU 0+1")
+    held = re.search(rf"{less}requests at once: (\d+), not (\d+)$", same)
+    assert held is not None, same
+    assert int(held[1]) < int(held[2])
+
+
+def test_an_engine_that_is_not_the_first_of_its_route_says_which_would_be():
+    want = {"model": "gpt-oss-20b"}
+    second = planned_on(["RTX 4090"], want)
+    assert second.engine == "vllm"
+    assert any(
+        each.startswith("vllm for chat: sglang would come first (SGLang is reasonable on Ada")
+        for each in second.reasons
+    )
+    first = planned_on(["RTX 3090"], want)
+    assert any(each.startswith("vllm for chat: on Ampere") for each in first.reasons)
+
+
+def test_a_hazard_that_ranks_a_plan_behind_is_named():
+    plan = planned("1x3090", {"model": "qwen3.6-27b", "max_model_len": 8192})
+    lost = [each.reason for each in plan.why_not if "is better avoided" in each.reason]
+    rows = {row.id for row in MATRIX.hazards}
+    assert lost
+    assert all(set(each.rpartition(": ")[2].split(", ")) <= rows for each in lost)
 
 
 def test_compression_takes_one_card_where_it_holds_the_context():
@@ -189,7 +216,7 @@ def test_who_waits_alone_gets_the_finest_weights_that_write_at_the_wished_pace()
     undrafted = "qwen3.6-27b-q5_k_s"
     assert wished > paces[undrafted] > paces[shared.checkpoint]
     lost = why_not(alone, f"llama.cpp b11434 cuda13, {undrafted}, GPU 0+1")
-    assert lost.endswith("it has less of what the workload prefers")
+    assert lost.endswith("it has less of what the workload prefers: 60 tokens a second")
     # Where no weights write so fast, none are coarser for it.
     slow = planned_on(["Tesla P40"] * 2, want | {"workload": "single-user-latency"})
     patient = planned_on(["Tesla P40"] * 2, want)
