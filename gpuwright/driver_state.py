@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpuwright.document import Reader
+
+_OWNERS = re.compile(r"libcuda1|libnvidia-(?:[a-z0-9-]+-)?(?:cuda1|ml1)|libnvidia-compute(?:-.+)?")
+"""Packages that own libcuda or NVML. Others may stand beside a driver that is no package."""
+
+
+def _owns(package: object) -> bool:
+    name = package.get("name") if isinstance(package, dict) else None
+    return isinstance(name, str) and _OWNERS.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +39,7 @@ class DriverState:
     """Their manager runs."""
     fabric_version: str | None = None
     packaged: bool | None = None
-    """It came as packages of the distribution, or of a repository that the node has."""
+    """Its library came as a package of the distribution, or of a repository that the node has."""
 
     @classmethod
     def read(cls, root: Reader, kernel: str | None) -> DriverState:
@@ -59,7 +68,7 @@ class DriverState:
             switches=fabric.get("needed", bool),
             fabric_manager=fabric.get("active", bool),
             fabric_version=fabric.get("version", str),
-            packaged=None if packages is None else bool(packages),
+            packaged=None if packages is None else any(map(_owns, packages)),
         )
 
     def remedy(self) -> str | None:

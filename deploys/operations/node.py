@@ -14,6 +14,7 @@ from pyinfra.api import FunctionCommand, QuoteString, StringCommand, operation
 from deploys.operations.programs import program
 from gpuwright.expected import Directory
 from gpuwright.layout import RUNTIME, USER
+from gpuwright.onnode.driver import NO_PACKAGES, PACKAGES
 
 Commands = Generator[StringCommand | FunctionCommand]
 
@@ -42,7 +43,6 @@ done
 _INSTALL = ("--no-install-recommends", "--no-remove")
 # A toolkit asks for a driver's library, and where the driver is no package apt would lay another
 # one over it, which no card answers before a reboot, if then.
-_DRIVER = "libcuda1|libnvidia-(ml1|tesla-cuda1)|nvidia-(kernel|driver|installer)-[^ ]*"
 _LOOK = f"""
 remedy=$1
 shift
@@ -50,7 +50,8 @@ if ! said=$({" ".join((*_APT, "-s", "install", *_INSTALL))} -- "$@" 2>&1); then
     printf '%s\\n' "$said" ${{remedy:+"$remedy"}} >&2
     exit 100
 fi
-driver=$(printf '%s\\n' "$said" | sed -En 's/^Inst ({_DRIVER}) .*/\\1/p')
+driver=$(printf '%s\\n' "$said" | sed -En '/^Inst {NO_PACKAGES}/d
+    s/^Inst ({PACKAGES})(:[a-z0-9]+)? .*/\\1/p')
 if [ -n "$driver" ]; then
     echo "apt would change the driver of this node:" $driver: nothing is installed >&2
     exit 100

@@ -20,11 +20,17 @@ MODULE = re.compile(
     re.MULTILINE,
 )
 """A line of modules.dep that names the driver itself; Debian's own carry a suffix."""
-_PACKAGES = (
-    rb"nvidia-(?:driver|kernel|dkms|open|compute|firmware|fabric|persist|utils|headless|smi"
-    rb"|legacy|tesla|alternative)[^\n]*|libnvidia-[^\n]*|cuda-drivers[^\n]*"
-    rb"|(?:linux-(?:modules|objects)-nvidia|xserver-xorg-video-nvidia|libcuda1)[^\n]*"
+_REST = "[a-z0-9.+-]*"
+PACKAGES = (
+    f"libcuda1{_REST}|libnvidia-{_REST}|(cuda-drivers|xserver-xorg-video-nvidia){_REST}"
+    f"|linux-(modules|objects|signatures)-nvidia{_REST}"
+    "|nvidia-(alternative|compute|dkms|driver|fabricmanager|firmware|headless|installer|kernel"
+    f"|legacy|open|persistenced|smi|tesla|utils)(-{_REST})?"
 )
+"""Names of Debian's, Ubuntu's and NVIDIA's packages of a driver, as sed -E and Python read it."""
+NO_PACKAGES = "libnvidia-(ml-dev|container|egl-)"
+"""How names among them begin that bring no part of one: headers, container tools, open platforms
+of EGL."""
 _MOST = 60
 _FABRIC, _PERSISTENCE = "nvidia-fabricmanager", "nvidia-persistenced"
 _KEPT_OUT = re.compile(
@@ -218,8 +224,8 @@ def _daemon(tree: Tree, name: str) -> dict[str, Any]:
 
 
 def _packages(tree: Tree) -> list[dict[str, Any]] | None:
-    """Installed Debian packages that own the driver; empty where it came another way."""
+    """Installed Debian packages of a driver. A few stand beside one that came another way, too."""
     try:
-        return installed(tree, _PACKAGES)[:_MOST]
+        return installed(tree, f"(?!{NO_PACKAGES})(?:{PACKAGES})".encode())[:_MOST]
     except NodeError:
         return None

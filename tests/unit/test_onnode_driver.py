@@ -42,6 +42,18 @@ Package: nvidia-container-toolkit
 Status: install ok installed
 Version: 1.17
 
+Package: libnvidia-container1
+Status: install ok installed
+Version: 1.17
+
+Package: libnvidia-ml-dev
+Status: install ok installed
+Version: 11.8
+
+Package: nvidia-opencl-dev
+Status: install ok installed
+Version: 11.8
+
 Package: nvidia-kernel-dkms
 Status: deinstall ok config-files
 Version: 525.1

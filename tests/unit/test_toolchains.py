@@ -98,13 +98,27 @@ def test_debians_toolkit_is_not_laid_over_a_driver_that_is_no_package():
         document["driver"] = {"packages": packages}
         return decide(Host.from_document(document), Want.from_data(LLAMA | more), MATRIX)
 
-    package = {"name": "libcuda1", "version": "535.309.01-0+deb12u1", "held": False}
-    assert decided([package]).build_tag == "cuda11.8"
+    def named(*names):
+        return [{"name": name, "version": "1", "held": False} for name in names]
+
+    for owner in ("libcuda1", "libnvidia-ml1", "libnvidia-tesla-470-cuda1"):
+        assert decided(named("nvidia-alternative", owner)).build_tag == "cuda11.8"
+    beside = named("libnvidia-container-tools", "libnvidia-container1", "nvidia-persistenced")
+    assert decided(beside).reasons == decided([]).reasons
     assert any("a driver that came another way" in reason for reason in decided([]).reasons)
     assert decided([], cuda_repository=True).build_tag == "cuda12"
     nvcc = {"executable": "/usr/bin/nvcc", "kind": "nvcc", "version": "11.8.89"}
     document["compilers"] = [nvcc]
     assert decided([]).build_tag == "cuda11.8"
+
+
+@pytest.mark.parametrize("owner", ["libnvidia-compute-535-server", "libnvidia-compute"])
+def test_ubuntus_driver_is_a_package_under_its_own_name(owner):
+    layout = Want.from_data(LLAMA).layout
+    sketch = {"gpus": ["Tesla P40"], "distro": "ubuntu-24.04"}
+    document, _ = read_sketch(sketch, MATRIX, layout)
+    document["driver"] = {"packages": [{"name": owner, "version": "1", "held": False}]}
+    assert Host.from_document(document).driver.packaged
 
 
 def test_an_ubuntu_whose_toolkit_is_too_old_is_told_of_nvidias_repository():
