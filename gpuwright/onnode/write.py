@@ -17,6 +17,8 @@ from gpuwright.onnode.room import unwritable
 from gpuwright.onnode.storage import replace_file, sync_directory
 
 _KEY_BYTES = 32
+_BEGUN = stat.S_ISVTX
+"""Marks a tree that is being given back: it keeps no one from reading what serves meanwhile."""
 
 
 def _mode(row: dict[str, Any], default: str) -> int:
@@ -71,22 +73,40 @@ def _settle(path: str, mode: int, owner: tuple[int, int]) -> bool:
 
 def _give_back(row: dict[str, Any]) -> None:
     """Of a directory that is to be taken back as a `whole`, and belongs to another, all below:
-    nobody but its owner may write to any of it then."""
+    nobody but its owner may write to any of it then. NodeError: some of it cannot be given.
+
+    The top is marked until the caller gives it its mode, so what was broken off is gone on with.
+    """
     path, owner = _path(row), _owner(row)
     if not row.get("whole") or not os.path.isdir(path) or os.path.islink(path):
         return
     found = os.lstat(path)
-    if (found.st_uid, found.st_gid) == owner:
+    if (found.st_uid, found.st_gid) == owner and not found.st_mode & _BEGUN:
         return
-    for place, names, files in os.walk(path):
-        # The directory first: who had it puts nothing more in.
-        _settle(place, stat.S_IMODE(os.lstat(place).st_mode) & 0o755, owner)
-        for below in (f"{place}/{name}" for name in (*names, *files)):
+    begun = stat.S_IMODE(found.st_mode) & 0o755 | _BEGUN
+    # Marked before it is root's, and again, should who had it have taken the mark off.
+    _settle(path, begun, (-1, -1))
+    _settle(path, begun, owner)
+    places, stuck = [path], []
+    while places:
+        # Looked into once it is given: who had it puts nothing more in.
+        place = places.pop()
+        for below in sorted(f"{place}/{name}" for name in os.listdir(place)):
             kind = os.lstat(below).st_mode
-            if stat.S_ISLNK(kind):
-                os.chown(below, *owner, follow_symlinks=False)
-            elif stat.S_ISREG(kind):
-                _settle(below, stat.S_IMODE(kind) & 0o755, owner)
+            try:
+                if stat.S_ISLNK(kind):
+                    os.chown(below, *owner, follow_symlinks=False)
+                elif stat.S_ISREG(kind) or stat.S_ISDIR(kind):
+                    _settle(below, stat.S_IMODE(kind) & 0o755, owner)
+            except (OSError, NodeError) as problem:
+                stuck.append((below, problem))
+            if stat.S_ISDIR(kind):
+                places.append(below)
+    if stuck:
+        below, first = stuck[0]
+        why = first.strerror if isinstance(first, OSError) else first
+        more = f", and {len(stuck) - 1} more" if stuck[1:] else ""
+        raise NodeError(f"{below}: cannot be given back to {row.get('owner')}: {why}{more}")
 
 
 def _mended(row: dict[str, Any]) -> bool:

@@ -1,17 +1,22 @@
 """Files, directories and keys: atomic, private from the first moment, left alone if right."""
 
+import errno
 import os
 import re
 import stat
 import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwright.onnode import write
 from gpuwright.onnode.envfile import variables, with_key
+from gpuwright.onnode.outcome import NodeError
 from tests.unit.onnode_rig import run
 
 NAME = "LLAMA_API_KEY"
@@ -82,6 +87,97 @@ def test_a_tree_of_another_users_is_given_back_as_a_whole(tmp_path: Path, how: s
     assert {os.lstat(path).st_uid for path in found} == {0}
     assert (mode(tree), mode(tree / "bin/tool")) == (0o755, 0o755)
     assert stat.S_IMODE(outside.stat().st_mode) == 0o666
+
+
+@pytest.fixture
+def nobodys(tmp_path: Path) -> Path:
+    """A tree of another user's, three deep."""
+    tree = tmp_path / "tree"
+    (tree / "lib/deep").mkdir(parents=True)
+    for name in ("a", "lib/b", "lib/deep/c"):
+        (tree / name).write_text("x")
+    subprocess.run(["chown", "-R", "nobody", tree], check=True)
+    return tree
+
+
+def give_back(tree: Path) -> dict[str, Any]:
+    row = {"path": str(tree), "mode": "0755", "owner": "root", "group": "root", "whole": True}
+    return write.main({"modes": [row]}, None)
+
+
+def owners(tree: Path) -> set[int]:
+    return {os.lstat(path).st_uid for path in (tree, *tree.rglob("*"))}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+@pytest.mark.parametrize("call", ["fchown", "fchmod"])
+def test_a_tree_whose_giving_back_was_broken_off_is_given_back_by_the_next_run(
+    nobodys: Path, monkeypatch: pytest.MonkeyPatch, call: str
+):
+    real, runs = getattr(os, call), 0
+    for calls in range(20):
+        left = iter(range(calls))
+
+        def dies(*words: int, left: Iterator[int] = left) -> None:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            real(*words)
+
+        subprocess.run(["chown", "-R", "nobody", nobodys], check=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, dies)
+            try:
+                give_back(nobodys)
+            except KeyboardInterrupt:
+                runs += 1
+            else:
+                break
+        give_back(nobodys)
+        assert (owners(nobodys), mode(nobodys)) == ({0}, 0o755), calls
+        assert give_back(nobodys)["changed"] == []
+    assert 0 < runs < 20
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+def test_what_is_put_in_before_a_directory_is_given_back_is_given_back_too(
+    nobodys: Path, monkeypatch: pytest.MonkeyPatch
+):
+    real = os.fchown
+
+    def late(descriptor: int, uid: int, gid: int) -> None:
+        place = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if place.is_dir():
+            (place / "late").write_text("x")
+            os.chown(place / "late", 65534, 65534)
+        real(descriptor, uid, gid)
+
+    monkeypatch.setattr(os, "fchown", late)
+    give_back(nobodys)
+    assert (nobodys / "lib/deep/late").exists()
+    assert owners(nobodys) == {0}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+def test_a_file_that_cannot_be_given_back_is_named_after_the_rest_and_tried_again(
+    nobodys: Path, monkeypatch: pytest.MonkeyPatch
+):
+    real, stuck = os.fchown, nobodys / "a"
+
+    def immutable(descriptor: int, uid: int, gid: int) -> None:
+        if os.path.samestat(os.fstat(descriptor), stuck.stat()):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        real(descriptor, uid, gid)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fchown", immutable)
+        for _ in range(2):
+            with pytest.raises(NodeError, match=f"{stuck}: cannot be given back to root: Opera"):
+                give_back(nobodys)
+    assert [path.name for path in nobodys.rglob("*") if os.lstat(path).st_uid] == ["a"]
+    assert mode(nobodys) != 0o755
+    assert mode(nobodys) & 0o755 == 0o755
+    give_back(nobodys)
+    assert (owners(nobodys), mode(nobodys)) == ({0}, 0o755)
 
 
 def test_a_generated_key_is_never_readable_by_others_for_a_moment(tmp_path: Path):
