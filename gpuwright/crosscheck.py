@@ -14,7 +14,7 @@ from gpuwright.hazard_rows import RANGES, HazardRow
 from gpuwright.host import OWN_KERNEL
 from gpuwright.model_rows import Role
 from gpuwright.onnode.machine import CONTAINERS
-from gpuwright.rows import VENDOR, WHEELS, GpuRow, Scalar
+from gpuwright.rows import STANDING, VENDOR, WHEELS, GpuRow, Scalar
 from gpuwright.versions import at_least, check_range, parse_version, within
 
 MEASURED = frozenset(MemoryModel) - {MemoryModel.LLAMA_CPP, MemoryModel.UNKNOWN}
@@ -71,7 +71,8 @@ def cross_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
         path = labels[id(toolkit)]
         known = {row.id: row.nvcc_from for row in matrix.cuda}
         yield from _dangling(f"{path}.cuda", [toolkit.cuda], known)
-        yield from _dangling(f"{path}.origin", [toolkit.origin], known.get(toolkit.cuda, ()))
+        origins = (*known.get(toolkit.cuda, ()), STANDING)
+        yield from _dangling(f"{path}.origin", [toolkit.origin], origins)
     for generation in matrix.generations:
         path = labels[id(generation)]
         yield from _range(f"{path}.capabilities", generation.capabilities)

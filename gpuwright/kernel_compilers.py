@@ -10,7 +10,7 @@ from gpuwright.engine_rows import NodeToolkit, ReleaseRow
 from gpuwright.hazard_rows import Compiler
 from gpuwright.host import Gpu, Host
 from gpuwright.refusals import Needs, Reason, Unlisted
-from gpuwright.rows import VENDOR, WHEELS, DistroRow
+from gpuwright.rows import STANDING, VENDOR, WHEELS, DistroRow
 from gpuwright.site import Site
 from gpuwright.toolchains import (
     REPOSITORY,
@@ -51,7 +51,7 @@ def node_toolchain(
             refused = refused or found
     if not asked.needed:
         return None
-    return refused or _nowhere(release, asked, rows, distro, matrix)
+    return refused or _nowhere(release, asked, rows, distro, host, matrix)
 
 
 def toolchain_on(site: Site, release: ReleaseRow) -> Toolchain | Reason | None:
@@ -67,13 +67,21 @@ def _nowhere(
     asked: NodeToolkit,
     rows: list[ToolkitRow],
     distro: DistroRow,
+    host: Host,
     matrix: Matrix,
 ) -> Reason:
     others = [row.cuda for row in matrix.toolkits if row.origin == distro.id]
+    found = [f"CUDA {', '.join(others)} of {distro.id}" if others else distro.id]
+    standing = {version: path for path, version in (host.outfit.nvccs or {}).items() if version}
+    found += [
+        f"CUDA {version} in {path.removesuffix('/bin/nvcc')}, where no row of toolkits.yaml has it"
+        for version, path in standing.items()
+        if within(version, asked.cuda)
+    ]
     return Needs(
         subject=f"compiler that {release.engine} {release.release} calls at every start",
-        needed=f"CUDA {asked.cuda} of {places(rows)}",
-        found=f"CUDA {', '.join(others)} of {distro.id}" if others else distro.id,
+        needed=f"CUDA {asked.cuda} of {places([row for row in rows if row.origin != STANDING])}",
+        found=" and ".join(found),
         help=REPOSITORY if any(row.origin == VENDOR for row in rows) else None,
         row=release.id,
     )
@@ -120,7 +128,7 @@ def unknown_card(site: Site, release: ReleaseRow, gpu: Gpu) -> Reason | None:
     )
     cuda = site.matrix.cuda_runtime(found.toolkit.cuda)
     return Needs(
-        subject=f"CUDA {cuda.id} of {found.toolkit.origin}",
+        subject=f"CUDA {cuda.id} of {places([found.toolkit])}",
         needed=f"compute capability {cuda.capabilities}",
         found=f"{capability} ({gpu.name})",
         help=REPOSITORY if better else None,

@@ -117,7 +117,7 @@ class GenerationRow:
     unknown: dict[str, str] = field(default_factory=dict)
 
 
-WHEELS, VENDOR = "wheels", "vendor"
+WHEELS, VENDOR, STANDING = "wheels", "vendor", "standing"
 """Where a node can have the CUDA compiler from, beside a distribution's own packages."""
 
 

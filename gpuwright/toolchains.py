@@ -14,7 +14,7 @@ from gpuwright.host import Host
 from gpuwright.layout import Layout
 from gpuwright.refusals import Needs, Reason, Unlisted
 from gpuwright.remedies import Remedy
-from gpuwright.rows import VENDOR, WHEELS, CudaRow, DistroRow
+from gpuwright.rows import STANDING, VENDOR, WHEELS, CudaRow, DistroRow
 from gpuwright.toolkit_rows import ToolkitRow
 from gpuwright.want import Want
 
@@ -65,7 +65,11 @@ def toolchain(
     cuda, distro = matrix.cuda_runtime(tag.cuda), matrix.find_distro(host)
     if distro is None:
         return Unlisted(subject=f"{host.os_id} {host.os_version}", file="distros.yaml")
-    rows = [row for row in matrix.toolkits_of(cuda.id) if host.architecture in row.architectures]
+    rows = [
+        row
+        for row in matrix.toolkits_of(cuda.id)
+        if host.architecture in row.architectures and row.origin != STANDING
+    ]
     refused: Reason | None = None
     for row in rows:
         if can_be_had(row, distro, want):
@@ -130,6 +134,7 @@ REPOSITORY = Remedy(
 def places(rows: Sequence[ToolkitRow]) -> str:
     """Where these toolkits come from, for people."""
     named = {WHEELS: "NVIDIA's wheels", VENDOR: "NVIDIA's package repository"}
+    named[STANDING] = "the node's own"
     return " or ".join(named.get(row.origin, row.origin) for row in rows)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpuwright.plan import ModelFile, Source
-from gpuwright.rows import WHEELS, Claim, hash_faults
+from gpuwright.rows import STANDING, WHEELS, Claim, hash_faults
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +43,7 @@ class ToolkitRow:
     id: str
     cuda: str
     origin: str
-    """Wheels, vendor, or the id of the distribution whose packages it is."""
+    """Wheels, vendor, standing, or the id of the distribution whose packages it is."""
     architectures: tuple[str, ...]
     root: str
     """Its directory: on the node, or within the wheels."""
@@ -81,5 +81,7 @@ class ToolkitRow:
             yield ".wheels: stand exactly where origin is wheels"
         if wheels == self.root.startswith("/"):
             yield ".root: needs a path within the wheels, or one of the node"
-        if wheels != (self.repository is None):
-            yield ".repository: stands exactly where origin is not wheels"
+        if (self.origin in (WHEELS, STANDING)) != (self.repository is None):
+            yield ".repository: stands exactly where origin is not wheels or standing"
+        if self.origin == STANDING and (self.build_packages or self.kernel_packages):
+            yield ".origin: a toolkit that is only taken where it stands brings no packages"

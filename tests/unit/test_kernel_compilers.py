@@ -140,12 +140,34 @@ def test_debians_toolkit_that_stands_is_taken_beside_a_driver_that_is_no_package
 def test_a_toolkit_that_may_not_be_installed_leaves_those_below_it_to_be_tried():
     reason = node_toolchain(bare := node(driver={"packages": []}), RELEASE, WANT, MATRIX)
     assert "a driver that came another way" in reason.sentence()
-    older = dataclasses.replace(MATRIX.toolkits[-1], cuda="12.4", root="/usr/local/cuda-12.4")
-    matrix = dataclasses.replace(MATRIX, toolkits=(*MATRIX.toolkits, older))
     compiler = DEBIANS | {"executable": "/usr/local/cuda-12.4/bin/nvcc"}
     host = node(driver={"packages": []}, compilers=[compiler])
-    assert node_toolchain(host, RELEASE, WANT, matrix).toolkit is older
-    assert node_toolchain(bare, RELEASE, WANT, matrix) == reason
+    assert node_toolchain(host, RELEASE, WANT, MATRIX).toolkit.root == "/usr/local/cuda-12.4"
+    assert node_toolchain(bare, RELEASE, WANT, MATRIX) == reason
+
+
+@pytest.mark.parametrize("cuda", ["12.4", "12.5", "12.6", "12.8", "12.9"])
+def test_a_toolkit_of_the_vendor_that_stands_is_taken_in_any_version_that_is_known(tmp_path, cuda):
+    home = f"/usr/local/cuda-{cuda}"
+    compiler = {"executable": f"{home}/bin/nvcc", "kind": "nvcc", "version": f"{cuda}.1"}
+    host = node(sketch={"driver": "550.163"}, compilers=[compiler])
+    found = wanted(host, tmp_path, SGLANG)
+    assert found.start.environment["CUDA_HOME"] == home
+    assert "g++-12" in found.expected.runtime_packages
+    assert found.expected.repository is None
+    assert decide(host, Want.from_data(FP8), MATRIX).attention_backend == "flashinfer"
+
+
+def test_refuses_a_toolkit_that_no_row_has_and_says_where_it_was_found():
+    home = "/usr/local/cuda-12.7"
+    compilers = [
+        {"executable": f"{place}/nvcc", "kind": "nvcc", "version": "12.7.1"}
+        for place in ("/usr/bin", f"{home}/bin")
+    ]
+    host = node(sketch={"driver": "550.163"}, compilers=compilers)
+    reason = node_toolchain(host, RELEASE, WANT, MATRIX)
+    assert "needs CUDA >=12.4,<13 of NVIDIA's package repository or debian-13," in reason.sentence()
+    assert f"11.8 of debian-12 and CUDA 12.7.1 in {home}, where no row" in reason.sentence()
 
 
 def test_a_toolkit_that_is_not_there_is_not_installed_for_it(tmp_path):

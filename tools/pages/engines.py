@@ -80,17 +80,21 @@ def render(matrix: Matrix) -> str:
 
 
 def _toolkit(row: ToolkitRow) -> list[str]:
-    packages = [*row.build_packages, *row.runtime_packages]
     known = row.unpacked_bytes is not None
     return [
         row.id,
         row.cuda,
         ", ".join(row.architectures),
-        f"{len(row.wheels)} wheels" if row.wheels else f"{row.origin}: {code(packages)}",
+        f"{len(row.wheels)} wheels" if row.wheels else _origin(row),
         f"{row.bytes / 1e6:,.0f} MB" if row.wheels else "",
         f"{(row.unpacked_bytes or 0) / 1e6:,.0f} MB" if known else row.unknown["unpacked_bytes"],
         sources(row.sources),
     ]
+
+
+def _origin(row: ToolkitRow) -> str:
+    packages = [*row.build_packages, *row.runtime_packages]
+    return f"{row.origin}: {code(packages)}" if packages else f"{row.origin}: {code([row.root])}"
 
 
 def _cards(tag: BuildTagRow) -> str:
