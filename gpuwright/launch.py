@@ -58,8 +58,8 @@ def _paths_beside(plan: Plan, layout: Layout) -> dict[str, str]:
 
 
 def _weights_path(layout: Layout, checkpoint: PlannedCheckpoint, engine: str) -> str:
-    """What `engine` is told of a checkpoint: its directory, or a GGUF file in it, the first where
-    there are several parts. MODEL.gguf stands for one that nobody has pinned."""
+    """What `engine` is told of a checkpoint: its directory, or its GGUF file, of several parts
+    the first; its row has no other. MODEL.gguf stands for one that nobody has pinned."""
     directory = layout.checkpoint_dir(checkpoint.id)
     if engine not in GGUF_ENGINES:
         return directory

@@ -15,6 +15,7 @@ from gpuwright.architecture import (
     MeasuredCache,
     tensor_parallel_sizes,
 )
+from gpuwright.checkpoint_files import misnamed
 from gpuwright.plan import Source
 from gpuwright.rows import Claim, hash_faults
 from gpuwright.sizes import size_interval, size_words
@@ -205,6 +206,8 @@ class CheckpointRow:
                 yield f".files: {self.weights[0]:,} bytes of weights, and size says {self.size}"
         if (self.role is Role.DRAFTER) != (self.drafts is not None):
             yield ".drafts: stands exactly where role is drafter"
+        if self.files is not None:
+            yield from misnamed(self.format, [file.path for file in self.files])
         yield from _unknown_keys(self)
 
 

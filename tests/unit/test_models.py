@@ -143,6 +143,59 @@ def test_a_faulty_checkpoint_is_refused(
     assert any(fault in each for each in caught.value.faults), caught.value.faults
 
 
+def named(*paths: str) -> dict[str, Any]:
+    """Changes to `row_of` that leave one file's bytes, under the first of these names."""
+    (file,) = row_of()["checkpoints"][0]["files"]
+    rest = [file | {"path": path, "bytes": 0} for path in paths[1:]]
+    return {"files": [file | {"path": paths[0]}, *rest]}
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        ("m.gguf",),
+        ("m.gguf", "README.md", "chat.jinja"),
+        ("q4/m-00002-of-00003.gguf", "q4/m-00001-of-00003.gguf", "q4/m-00003-of-00003.gguf"),
+    ],
+)
+def test_a_gguf_checkpoint_is_one_file_or_all_parts_of_one(
+    tmp_path: Path, paths: tuple[str, ...]
+) -> None:
+    (row,) = loaded(tmp_path, row_of(**named(*paths))).weights
+    assert row.files is not None
+    assert [file.path for file in row.files] == list(paths)
+
+
+@pytest.mark.parametrize(
+    ("paths", "found"),
+    [
+        # The first by name would be served, and it is the projector.
+        (("model-Q4.gguf", "mmproj-F16.gguf"), "'mmproj-F16.gguf', 'model-Q4.gguf'"),
+        (("m-00001-of-00002.gguf", "q/m-00002-of-00002.gguf"), "'m-00001-of-00002.gguf', 'q/m-"),
+        (("m-00002-of-00002.gguf",), "'m-00002-of-00002.gguf'"),
+        (("m-00001-of-00002.gguf",), "'m-00001-of-00002.gguf'"),
+        (("m-00001-of-00002.gguf", "n-00002-of-00002.gguf"), "'m-00001-of-00002.gguf', 'n-"),
+        (("m-00001-of-00001.gguf", "m.gguf"), "'m-00001-of-00001.gguf', 'm.gguf'"),
+        (("m.safetensors",), "found none"),
+    ],
+)
+def test_gguf_files_that_are_not_one_are_refused(
+    tmp_path: Path, paths: tuple[str, ...], found: str
+) -> None:
+    with pytest.raises(WantError) as caught:
+        loaded(tmp_path, row_of(**named(*paths)))
+    (fault,) = caught.value.faults
+    assert ".files: a GGUF checkpoint is one file or all its parts, found " in fault
+    assert found in fault
+
+
+def test_a_file_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WantError) as caught:
+        loaded(tmp_path, row_of(**named("m.gguf", "a.json", "a.json")))
+    (fault,) = caught.value.faults
+    assert fault.endswith(".files: 'a.json' stands twice")
+
+
 # The catalogue
 
 

@@ -325,7 +325,7 @@ def test_row_in_braces_is_not_edited(run: Pin, rows: Path, capsys: Any) -> None:
 
 
 def test_names_that_yaml_would_misread_are_quoted(run: Pin, rows: Path) -> None:
-    odd = {"1.5": b"", "true.gguf": GGUF, "a: b, {c}.gguf": b"\0", "null": b"", "ü #.json": b"{}"}
+    odd = {"1.5": b"", "true": b"\0", "a: b, {c}.gguf": GGUF, "null": b"", "ü #.json": b"{}"}
     with Hub() as hub:
         hub.add_repository("lab/tiny-gguf", odd)
         words = ["tiny-q8", "--include", "*", "--file", str(rows), "--hub", hub.url]
