@@ -6,7 +6,7 @@ named once and not once per checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -200,17 +200,27 @@ def openings(
                 yield Failure(label=combination.label + cards.label, reason=reason)
 
 
+def _others_load(release: ReleaseRow, rows: Iterable[CheckpointRow]) -> str:
+    """Whose the checkpoints are, and their formats where the engine reads none of them."""
+    rows = tuple(rows)
+    engines = sorted({engine for row in rows for engine in row.engines})
+    formats = dict.fromkeys(row.format for row in rows)
+    found = f"those of {', '.join(engines)}"
+    if not formats.keys() & {*release.formats}:
+        found += f" ({', '.join(formats)}, not {' or '.join(release.formats)})"
+    return found
+
+
 def _anywhere(site: Site, build: Build, model: ModelRow) -> Iterator[CheckpointRow | Failure]:
     """The checkpoints of `model` that `build` may serve on some node as it is wanted, and why it
     may not serve the others."""
     release, tag = build
     meant = [row for row in site.pins.checkpoints(model) if _meant_for(release, row)]
     if not meant and not site.pins.auto_model:
-        engines = {engine for row in site.pins.checkpoints(model) for engine in row.engines}
         needs = Needs(
             subject=site.pins.checkpoint.id if site.pins.checkpoint else model.id,
-            needed=f"a checkpoint that {release.engine} loads ({', '.join(release.formats)})",
-            found=f"what is for {', '.join(sorted(engines))}",
+            needed=f"a checkpoint that {release.engine} is known to load",
+            found=_others_load(release, site.pins.checkpoints(model)),
             row=model.id,
         )
         yield Failure(label=release_label(release, tag), reason=needs)

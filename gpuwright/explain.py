@@ -86,11 +86,13 @@ def explain_plan(plan: Plan, *, brief: bool = False) -> str:
     """The plan with its memory, reasons and rivals; `brief` is a line each and no rivals."""
     cards = ", ".join(f"GPU {gpu.index} ({gpu.name})" for gpu in plan.gpus) or "the CPU"
     requests = "one request" if plan.max_num_seqs == 1 else f"{plan.max_num_seqs} requests"
+    cached, whole = plan.figures.get("kv_cache_tokens"), plan.max_model_len * plan.max_num_seqs
+    shared = f", which share {cached:,} tokens of cache" if cached and cached < whole else ""
     lines = [
         f"{plan.service}: {plan.model} ({plan.checkpoint}, {plan.quantization}) with {plan.engine} "
         f"{plan.release} {plan.build_tag} on {cards}",
         f"  serves     {plan.served_model_name} at {shown_address(plan.bind)}:{plan.port}",
-        f"  context    {plan.max_model_len:,} tokens, {requests} at once",
+        f"  context    {plan.max_model_len:,} tokens, {requests} at once{shared}",
         f"  attention  {plan.attention_backend}, {plan.kv_cache_dtype} cache"
         + (
             f", tensor parallel {plan.tensor_parallel_size}"

@@ -34,6 +34,7 @@ from gpuwright.plan import KV_CACHE, WEIGHTS, MemoryTerm
 from gpuwright.quoting import counted
 from gpuwright.refusals import OutOfMemory
 
+_BESIDE = "beside"
 _TERMS = (
     WEIGHTS,
     KV_CACHE,
@@ -41,7 +42,7 @@ _TERMS = (
     "compute buffers",
     "runtime",
     "draft",
-    "drafter and images",
+    _BESIDE,
     "prompt cache",
     "saved states",
 )
@@ -209,14 +210,21 @@ class Placing:
             "prompts kept in RAM",
             f"{counted(self.checkpoints(slots), 'checkpoint')} for each of {each}",
         )
+        names = [self._beside() if name == _BESIDE else name for name in _TERMS]
         return [
             tuple(
                 MemoryTerm(name=name, bytes=size, note=note)
-                for name, note, size in zip(_TERMS, notes, sizes, strict=True)
+                for name, note, size in zip(names, notes, sizes, strict=True)
                 if size
             )
             for sizes in self._sizes(tokens, slots)
         ]
+
+    def _beside(self) -> str:
+        """What the main device holds alone."""
+        drafter = self.request.draft is not None
+        images = bool(self.request.projector_bytes or self.request.vision)
+        return " and ".join(["drafter"] * drafter + ["images"] * images)
 
     def _where(self) -> str:
         count = len(self.request.devices)

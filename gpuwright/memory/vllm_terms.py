@@ -58,7 +58,7 @@ def fixed_terms(request: MemoryRequest) -> tuple[MemoryTerm, ...]:
         MemoryTerm(
             name="CUDA graphs",
             bytes=graph_bytes(request),
-            note=counted(request.sequences, "request"),
+            note=f"for up to {counted(request.sequences, 'request')}",
         ),
     ]
     if request.draft is not None:

@@ -32,6 +32,25 @@ def test_cards_that_hold_unequal_parts_are_shown_one_by_one():
     assert "memory of each card" not in alike
 
 
+def test_requests_that_do_not_all_fit_whole_are_said_to_share_the_cache():
+    wants = {"model": "qwen3.6-27b", "workload": "throughput", "engine": "vllm"}
+    plan = planned("5090", wants)
+    cached = plan.figures["kv_cache_tokens"]
+    assert cached < plan.max_model_len * plan.max_num_seqs
+    assert f" at once, which share {cached:,} tokens of cache\n" in explain_plan(plan)
+    plan = planned("5090", wants | {"engine": "llama.cpp"})
+    assert "which share" not in explain_plan(plan)
+
+
+def test_a_format_is_told_where_it_keeps_an_engine_from_a_checkpoint():
+    found = {each.candidate: each for each in planned("8x-h100", {"model": "glm-4.5-air"}).why_not}
+    said = {
+        name.split()[0]: each.reason for name, each in found.items() if "known to" in each.reason
+    }
+    assert said["sglang"].endswith("known to load, found those of tensorrt-llm, vllm")
+    assert said["exllamav3"].endswith("(safetensors, not exl3)")
+
+
 def test_a_brief_plan_keeps_its_warnings_and_leaves_out_the_others():
     plan = planned("2x3090-pcie", {"model": "qwen3.6-27b"})
     brief = explain_plan(plan, brief=True)

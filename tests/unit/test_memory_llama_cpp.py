@@ -116,6 +116,11 @@ def test_a_drafter_and_images_stand_on_the_main_card():
     assert fit.memory.where == "GPU"
     assert term(fit, "drafter and images") == GIB + 930 * MIB + llama_cpp_rates.IMAGE_BYTES
     assert term(fit, "draft") == 8192 * 4 * (8 * 64 * 2 * 2 + 1024) + 128256 * 512 * 4
+    for name, without in (("drafter", "projector_bytes"), ("images", "draft")):
+        alone = {key: value for key, value in more.items() if key != without}
+        fit = llama_cpp.fit(request(LLAMA_8B, "f16", 24 * GIB, 2, **alone))
+        assert term(fit, name) > 0
+        assert not term(fit, "drafter and images")
 
 
 def test_windows_keep_no_more_than_they_see():
