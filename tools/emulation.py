@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,15 @@ from pathlib import Path
 from tools.lock_resolve import LockError
 
 BINFMT = Path("/proc/sys/fs/binfmt_misc")
-_NAMED_BY_PACKAGES_ALONE = {"cc": "gcc", "c++": "g++", "cpp": "gcc"}
+_NAMED_BY_PACKAGES_ALONE = {"cc": "gcc", "c++": "g++", "which": "which.debianutils"}
 """Links that a package's script would have made: in a root that was only unpacked they are not."""
+PROGRAMS = (
+    *("ar", "as", "basename", "c++", "cat", "cc", "dirname", "env", "g++", "gcc", "ld"),
+    *("ldconfig", "lscpu", "mkdir", "rm", "sh", "uname", "which"),
+)
+"""What of a machine's own programs an engine finds: with more, a compiler for CUDA could be."""
+OS_RELEASES = ("etc/os-release", "usr/lib/os-release")
+"""Where Python looks for a distribution's name, in its order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,9 +35,11 @@ class Machine:
         return str(self.root / f"usr/bin/python{minor}") if self.root else minor
 
     def program(self, name: str) -> Path | None:
-        """The root's own program, links followed; never what a link of it leads to outside."""
+        """The machine's own program, links followed; of a root never what a link of it leads to
+        outside."""
         if self.root is None:
-            return None
+            here = shutil.which(name)
+            return Path(here).resolve() if here else None
         inside = self.root.resolve()
         for each in (name, _NAMED_BY_PACKAGES_ALONE.get(name, name)):
             for folder in ("usr/bin", "usr/sbin", "bin", "sbin"):
@@ -55,13 +65,19 @@ class Machine:
                 )
             return
         self.emulator(architecture)
-        for name, there in {
-            "gcc": self.program("gcc") is not None,
-            "os-release": (self.root / "usr/lib/os-release").is_file(),
-        }.items():
+        inside = self.root.resolve()
+        releases = {path: (inside / path).resolve() for path in OS_RELEASES}
+        lacking = [
+            *(name for name in PROGRAMS if self.program(name) is None),
+            *(
+                path
+                for path, found in releases.items()
+                if not found.is_file() or not found.is_relative_to(inside)
+            ),
+        ]
+        if lacking:
             # What the root lacks would be this machine's.
-            if not there:
-                raise LockError(f"{self.root}: needed its own {name} there, found none")
+            raise LockError(f"{self.root}: needed its own {', '.join(lacking)} there, found none")
 
     def emulator(self, architecture: str) -> str:
         """What runs its programs, in words: qemu-aarch64 7.2.22."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwright import questions
-from tools.emulation import HERE, Machine
+from tools.emulation import HERE, PROGRAMS, Machine
 from tools.lock_resolve import LockError
 from tools.package_index import PackageIndex, UvError, uv
 from tools.standins import SOURCES, build_driver, build_nvml, scenario
@@ -26,11 +26,6 @@ from tools.standins import SOURCES, build_driver, build_nvml, scenario
 ENGINES = Path(tempfile.gettempdir()) / "gpuwright-engines"
 CPU = "cpu"
 """Where a build is asked that needs no card."""
-PROGRAMS = (
-    *("ar", "as", "basename", "c++", "cat", "cc", "dirname", "env", "g++", "gcc", "ld"),
-    *("ldconfig", "lscpu", "mkdir", "rm", "sh", "uname", "which"),
-)
-"""What of the machine's own programs an engine finds: with more, a compiler for CUDA could be."""
 QUESTIONS = Path(questions.__path__[0])
 """Programs that nodes run in the same environments, which those here go on from."""
 PLATFORM = """
@@ -234,9 +229,9 @@ def _stand_in(directory: Path, machine: Machine, *, driver: bool) -> None:
     for name in ("home", "no-cuda", "programs", "cuda/bin"):
         (directory / name).mkdir(parents=True, exist_ok=True)
     for name in PROGRAMS:
-        found, link = machine.program(name) or shutil.which(name), directory / "programs" / name
+        found, link = machine.program(name), directory / "programs" / name
         if found and not link.exists():
-            link.symlink_to(Path(found).resolve())
+            link.symlink_to(found)
     if driver:
         variables = machine.variables() or None
         if variables:

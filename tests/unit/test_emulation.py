@@ -1,6 +1,8 @@
 """A lock for another architecture is proven in a root of it, or is not made at all."""
 
 import platform
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -18,15 +20,16 @@ OTHER = "aarch64" if platform.machine() == "x86_64" else "x86_64"
 def root(tmp_path):
     """A root that was unpacked on a machine whose own programs its links would lead to."""
     path = tmp_path / "root"
-    for folder in ("usr/bin", "usr/sbin"):
+    for folder in ("usr/bin", "usr/sbin", "usr/lib", "etc"):
         (path / folder).mkdir(parents=True)
-    for name in ("usr/bin/gcc-12", "usr/sbin/ldconfig", "usr/bin/g++"):
-        (path / name).write_text("its own", encoding="utf-8")
-    (path / "usr/lib").mkdir()
+    linked = {"cc", "c++", "gcc", "which"}
+    for name in (*set(emulation.PROGRAMS) - linked, "gcc-12", "which.debianutils"):
+        (path / "usr/bin" / name).write_text("its own", encoding="utf-8")
     (path / "usr/lib/os-release").write_text('PRETTY_NAME="Another"', encoding="utf-8")
+    (path / "etc/os-release").symlink_to("../usr/lib/os-release")
     (path / "usr/bin/gcc").symlink_to("gcc-12")
+    (path / "usr/bin/which").symlink_to("/etc/alternatives/which")
     (path / "usr/bin/c++").symlink_to("/bin/sh")
-    (path / "usr/bin/cat").symlink_to("/bin/cat")
     return path
 
 
@@ -34,11 +37,10 @@ def root(tmp_path):
 def registered(tmp_path, monkeypatch):
     """Registers what runs programs for OTHER; its lines."""
 
-    def register(state="enabled"):
+    def register(state="enabled", program=None):
         interpreter = tmp_path / "emulator"
-        interpreter.write_text(
-            f"#!/bin/sh\necho 'qemu-{OTHER} version 7.2.22 (Debian 1:7.2)'\n", encoding="utf-8"
-        )
+        says = f"echo 'qemu-{OTHER} version 7.2.22 (Debian 1:7.2)'"
+        interpreter.write_text(f"#!/bin/sh\n{program or says}\n", encoding="utf-8")
         interpreter.chmod(0o755)
         row = tmp_path / f"qemu-{OTHER}"
         row.write_text(f"{state}\ninterpreter {interpreter}\nflags: F\n", encoding="utf-8")
@@ -50,18 +52,23 @@ def registered(tmp_path, monkeypatch):
 def test_a_programs_links_are_followed_inside_the_root_alone(root):
     machine = Machine(root=root)
     assert machine.program("gcc") == root / "usr/bin/gcc-12"
+    (root / "usr/bin/ldconfig").rename(root / "usr/sbin/ldconfig")
     assert machine.program("ldconfig") == root / "usr/sbin/ldconfig"
+    (root / "usr/bin/cat").unlink()
+    (root / "usr/bin/cat").symlink_to("/bin/cat")
     assert machine.program("cat") is None
 
 
-def test_the_compilers_other_name_is_the_roots_compiler(root):
+def test_a_name_that_a_packages_script_links_is_the_roots_program(root):
     machine = Machine(root=root)
     assert machine.program("cc") == root / "usr/bin/gcc-12"
     assert machine.program("c++") == root / "usr/bin/g++"
+    assert machine.program("which") == root / "usr/bin/which.debianutils"
 
 
-def test_this_machine_has_no_programs_or_variables_of_its_own():
-    assert (HERE.program("gcc"), HERE.variables()) == (None, {})
+def test_without_a_root_programs_are_this_machines():
+    assert HERE.program("sh") == Path(shutil.which("sh")).resolve()
+    assert (HERE.program("no-such-program"), HERE.variables()) == (None, {})
     HERE.check(platform.machine())
 
 
@@ -79,12 +86,30 @@ def test_a_root_whose_programs_nothing_runs_is_refused(root, registered, monkeyp
         Machine(root=root).check(OTHER)
 
 
-@pytest.mark.parametrize("name", ["usr/bin/gcc", "usr/lib/os-release"])
-def test_what_a_root_lacks_is_not_taken_from_this_machine(root, registered, name):
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("usr/bin/gcc", "cc, gcc"),
+        ("usr/bin/ld", "ld"),
+        ("usr/bin/as", "as"),
+        ("usr/bin/lscpu", "lscpu"),
+        ("etc/os-release", "etc/os-release"),
+        ("usr/lib/os-release", "etc/os-release, usr/lib/os-release"),
+    ],
+)
+def test_what_a_root_lacks_is_not_taken_from_this_machine(root, registered, path, name):
     registered()
     Machine(root=root).check(OTHER)
-    (root / name).unlink()
-    with pytest.raises(LockError, match=f"needed its own {name[8:]} there, found none"):
+    (root / path).unlink()
+    with pytest.raises(LockError, match=f"needed its own {name} there, found none"):
+        Machine(root=root).check(OTHER)
+
+
+def test_a_roots_os_release_is_no_link_to_this_machines(root, registered):
+    registered()
+    (root / "etc/os-release").unlink()
+    (root / "etc/os-release").symlink_to("/usr/lib/os-release")
+    with pytest.raises(LockError, match="needed its own etc/os-release there"):
         Machine(root=root).check(OTHER)
 
 
