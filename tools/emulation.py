@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -89,10 +90,26 @@ class Machine:
                 f"{row}: needed enabled, so that programs for {architecture} run here (Debian's "
                 f"qemu-user-binfmt registers it), found {lines[0] if lines else 'none'}"
             )
-        words = subprocess.run(
-            [told["interpreter"], "--version"], capture_output=True, text=True, check=True
-        ).stdout.split()
-        return f"{words[0]} {words[2]}"
+        said = _version(told["interpreter"])
+        match = re.match(r"(\S+) version (\S+)", said)
+        if not match:
+            raise LockError(
+                f"{told['interpreter']}: needed its version, so that the lock's proof can name "
+                f"what ran it, found {said!r}"
+            )
+        return " ".join(match.groups())
+
+
+def _version(interpreter: str) -> str:
+    """The first line of what it says of itself, or of why it does not."""
+    try:
+        done = subprocess.run(
+            [interpreter, "--version"], capture_output=True, text=True, check=False
+        )
+    except OSError as problem:
+        return problem.strerror or str(problem)
+    lines = (done.stdout or done.stderr).splitlines() or [f"exit status {done.returncode}"]
+    return lines[0] if done.returncode == 0 else f"exit status {done.returncode}: {lines[0]}"
 
 
 HERE = Machine()

@@ -118,6 +118,29 @@ def test_what_emulates_is_told_with_its_version(root, registered):
     assert Machine(root=root).emulator(OTHER) == f"qemu-{OTHER} 7.2.22"
 
 
+@pytest.mark.parametrize(
+    ("program", "found"),
+    [
+        ("echo no such option >&2; exit 1", "exit status 1: no such option"),
+        ("echo emulator", "emulator"),
+        ("true", "exit status 0"),
+    ],
+)
+def test_an_emulator_that_does_not_tell_its_version_is_named(
+    root, registered, tmp_path, program, found
+):
+    registered(program=program)
+    with pytest.raises(LockError, match=f"^{tmp_path}/emulator: needed .* found '{found}'$"):
+        Machine(root=root).check(OTHER)
+
+
+def test_an_emulator_that_is_gone_is_named(root, registered, tmp_path):
+    registered()
+    (tmp_path / "emulator").unlink()
+    with pytest.raises(LockError, match=f"^{tmp_path}/emulator: needed .* found 'No such file"):
+        Machine(root=root).check(OTHER)
+
+
 def test_a_root_must_have_each_python_that_is_proven(root):
     with pytest.raises(LockError, match=f"Python 3.11: needed in {root} to prove a lock"):
         lock.check_pythons(["3.11"], Machine(root=root))
