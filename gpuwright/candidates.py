@@ -180,7 +180,7 @@ def openings(
     key = (release, tag, model)
     if key not in site.pins.openings:
         site.pins.openings[key] = tuple(_anywhere(site, build, model))
-    making = making_of(site.host, site.want, site.matrix, release, tag)
+    making = making_of(site, release, tag)
     for each in site.pins.openings[key]:
         if isinstance(each, Failure):
             yield each

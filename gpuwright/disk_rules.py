@@ -6,14 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpuwright.catalogue import Matrix
 from gpuwright.engine_rows import BuildRow, BuildTagRow, ReleaseRow
 from gpuwright.host import Host
+from gpuwright.kernel_compilers import toolchain_on
+from gpuwright.layout import ARCHIVES, SYSTEM
 from gpuwright.lock_rows import LockRow
 from gpuwright.model_rows import CheckpointRow
 from gpuwright.refusals import DiskTooSmall, Reason
 from gpuwright.rows import Device
-from gpuwright.toolchains import Toolchain, toolchain
+from gpuwright.site import Site
+from gpuwright.toolchains import Toolchain, stands_on, toolchain
 from gpuwright.want import Want
 
 DISK_MARGIN_BYTES = 2**30
@@ -61,12 +63,23 @@ class Making:
         return row.room_bytes if row is not None and row.wheels else 0
 
     @property
+    def fetched_package_bytes(self) -> int:
+        """Of a toolkit that is packages, with all that they depend on."""
+        return (self.toolchain.toolkit.fetched_bytes or 0) if self.toolchain is not None else 0
+
+    @property
+    def package_bytes(self) -> int:
+        """The same, installed."""
+        return (self.toolchain.toolkit.installed_bytes or 0) if self.toolchain is not None else 0
+
+    @property
     def most_bytes(self) -> int:
         """At least what it takes on any node."""
+        packages = self.fetched_package_bytes + self.package_bytes
         if self.build is None:
-            return self.installed_bytes
+            return packages + self.installed_bytes
         files = sum(size for _, _, size in self.files)
-        return files + self.toolkit_bytes + self.build.work_bytes + ENGINE_BYTES
+        return packages + files + self.toolkit_bytes + self.build.work_bytes + ENGINE_BYTES
 
     def stands(self, host: Host, want: Want) -> bool:
         """Whether one that was made from the same stands on the node."""
@@ -83,18 +96,21 @@ class Making:
         return asked <= held if self.tag.device is Device.CUDA else not asked & held
 
 
-def making_of(
-    host: Host, want: Want, matrix: Matrix, release: ReleaseRow, tag: BuildTagRow
-) -> Making:
+def making_of(site: Site, release: ReleaseRow, tag: BuildTagRow) -> Making:
     """How the engine is made on this node, where it can be."""
+    host, matrix = site.host, site.matrix
     if not tag.applicable:
         return Making(release=release, tag=tag)
     if release.build is not None:
-        found = toolchain(host, tag, want, matrix)
+        found = toolchain(host, tag, site.want, matrix)
         chain = found if isinstance(found, Toolchain) else None
         return Making(release=release, tag=tag, build=release.build, toolchain=chain)
+    if release.environment is None:
+        return Making(release=release, tag=tag)
     lock = matrix.lock(release.engine, release.release, tag.tag, host.architecture or "")
-    return Making(release=release, tag=tag, lock=lock if release.environment else None)
+    found = toolchain_on(site, release)
+    chain = found if isinstance(found, Toolchain) else None
+    return Making(release=release, tag=tag, lock=lock, toolchain=chain)
 
 
 def disk_reason(
@@ -107,7 +123,8 @@ def disk_reason(
     """
     layout = want.layout
     most = sum(map(_most_bytes, checkpoints)) + DISK_MARGIN_BYTES + making.most_bytes
-    disks = [host.disks.get(path) for path in (layout.model_store, layout.cache, layout.engines)]
+    places = (layout.model_store, layout.cache, layout.engines, ARCHIVES, SYSTEM)
+    disks = [host.disks.get(path) for path in places]
     if all(disk is None or disk.free_bytes >= most for disk in disks):
         return None
     needs: list[_Need] = [
@@ -137,9 +154,15 @@ def disk_reason(
 
 def _making_needs(host: Host, want: Want, making: Making) -> list[_Need]:
     layout, build, found = want.layout, making.build, making.toolchain
+    packages: list[_Need] = []
+    if found is not None and not stands_on(found.toolkit, host):
+        packages = [
+            (ARCHIVES, making.fetched_package_bytes, "packages of a toolkit"),
+            (SYSTEM, making.package_bytes, "what they install"),
+        ]
     if build is None:
         # Its packages are linked into it from uv's cache, or copied where that is another disk.
-        return [(layout.engines, making.installed_bytes, "the engine")]
+        return [*packages, (layout.engines, making.installed_bytes, "the engine")]
     sources = f"{layout.cache}/sources"
     lacking = _unstamped(host, sources, [(name, sha256) for name, sha256, _ in making.files])
     files = sum(size for name, _, size in making.files if name in lacking)
@@ -160,6 +183,7 @@ def _making_needs(host: Host, want: Want, making: Making) -> list[_Need]:
         (layout.engines, unpacked, "the unpacked toolkit"),
         (layout.cache, build.work_bytes - _left(host, f"{layout.cache}/build"), "the build"),
         (layout.engines, ENGINE_BYTES - left, "the engine"),
+        *packages,
     ]
 
 

@@ -12,7 +12,7 @@ from gpuwright.expected import Expected
 from gpuwright.host import Host
 from gpuwright.launch import Launch, launch, model_path_of
 from gpuwright.launch_environment import CudaCompiler
-from gpuwright.layout import TOOLKIT, Layout
+from gpuwright.layout import ARCHIVES, SYSTEM, TOOLKIT, Layout
 from gpuwright.named_files import files_environment, namings, read_at_start
 from gpuwright.plan import Plan
 from gpuwright.rehearsals import cards_asked
@@ -58,7 +58,7 @@ def probe_spec(want: Want, *, verify: str, packages: Iterable[str]) -> dict[str,
         "port": want.port,
         "packages": sorted(packages),
         "named": {each.path: each.served for each in namings(want)},
-        "disks": [layout.model_store, layout.engines, layout.cache],
+        "disks": [layout.model_store, layout.engines, layout.cache, ARCHIVES, SYSTEM],
         "verify": verify,
     }
 

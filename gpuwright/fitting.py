@@ -255,7 +255,7 @@ def _unstored(site: Site, candidate: Candidate) -> Reason | None:
     if not candidate.beside:
         return None
     chosen = candidate.combination
-    making = making_of(site.host, site.want, site.matrix, chosen.release, chosen.tag)
+    making = making_of(site, chosen.release, chosen.tag)
     return disk_reason(site.host, site.want, (chosen.checkpoint, *candidate.beside), making)
 
 

@@ -11,6 +11,9 @@ CACHE = "/var/cache"
 # Gone with every boot: locks of programs at work, and units that are being looked at.
 RUNTIME = f"{RUN}/gpuwright"
 
+ARCHIVES, SYSTEM = f"{CACHE}/apt/archives", "/usr"
+"""Where packages are fetched to, and where they are unpacked."""
+
 TOOLKIT = "cuda"
 """The CUDA toolkit below an environment that brings one."""
 DRIVER_LIBRARIES = tuple(

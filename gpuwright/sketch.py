@@ -11,7 +11,7 @@ from typing import Any
 
 from gpuwright.catalogue import Matrix
 from gpuwright.host import SCHEMA
-from gpuwright.layout import Layout
+from gpuwright.layout import ARCHIVES, SYSTEM, Layout
 from gpuwright.quoting import clipped, counted, kind, nearest
 from gpuwright.refusals import HostError, WantError
 from gpuwright.rows import DistroRow
@@ -163,7 +163,7 @@ def _document(
         "virtualization": ENVIRONMENTS[environment],
         "disks": {
             path: {"mount": "/", "free_bytes": disk}
-            for path in (layout.engines, layout.cache, layout.model_store)
+            for path in (layout.engines, layout.cache, layout.model_store, ARCHIVES, SYSTEM)
         },
         "ports": [],
         "ours": {"files": {}, "stamps": {}, "partials": {}, "service": None},

@@ -61,6 +61,10 @@ class ToolkitRow:
     sources: tuple[Claim, ...]
     repository: str | None = None
     """What a node's package sources must have for `build_packages`."""
+    fetched_bytes: int | None = None
+    """Of `build_packages` with all that they depend on; None where nobody asked the repository."""
+    installed_bytes: int | None = None
+    """Room that these take."""
     packaged_driver: bool = False
     """Whether `build_packages` bring a driver's libraries, over those of one that is no package."""
     unknown: dict[str, str] = field(default_factory=dict)
