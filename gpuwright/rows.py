@@ -93,6 +93,10 @@ class GpuRow:
     """It has no memory but the node's."""
     architecture: str | None = None
     """Of the processor that it is joined with, as `uname -m` says it; None: any."""
+    node_threads: int | None = None
+    """Threads of that processor; None: not said, or any."""
+    node_memory_gib: int | None = None
+    """RAM that is joined with it beside its own memory; None: not said, or any."""
     forward_compatibility: bool = False
     """Whether NVIDIA's compatibility package lets an older driver run a newer CUDA on it."""
     unknown: dict[str, str] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from gpuwright.host import SCHEMA
 from gpuwright.layout import ARCHIVES, SYSTEM, Layout
 from gpuwright.quoting import clipped, counted, kind, nearest
 from gpuwright.refusals import HostError, WantError
-from gpuwright.rows import DistroRow
+from gpuwright.rows import DistroRow, GpuRow
 from gpuwright.sketch_values import ENVIRONMENTS, GIB, KEYS, NO_GPUS, Card
 from gpuwright.versions import parse_version
 
@@ -109,12 +109,15 @@ def _document(
     distro: DistroRow = take("distro", usual, f"distro {usual.id}")
     python = take("python", distro.python, f"Python {distro.python}, that of {distro.id}")
     unified = [card for card in cards if card.row is not None and card.row.unified_memory]
-    size = unified[0].total_bytes / GIB if unified else ASSUMED_MEMORY_GIB
+    rows = [card.row for card in cards if card.row is not None]
+    size = unified[0].total_bytes / GIB if unified else _joined(rows, "node_memory_gib")
+    size = size or ASSUMED_MEMORY_GIB
     memory = int(take("memory_gib", size, f"{size:g} GiB of RAM") * GIB)
     disk = int(
         take("disk_free_gib", ASSUMED_DISK_GIB, f"{ASSUMED_DISK_GIB} GiB of free disk") * GIB
     )
-    threads = take("cpu_threads", ASSUMED_THREADS, f"{ASSUMED_THREADS} CPU threads")
+    cores = _joined(rows, "node_threads") or ASSUMED_THREADS
+    threads = take("cpu_threads", cores, f"{cores} CPU threads")
     environment = take("environment", "bare", "bare metal")
     if cards:
         free = take("free_memory_gib", None, "nothing else uses the cards")
@@ -168,6 +171,11 @@ def _document(
         "ports": [],
         "ours": {"files": {}, "stamps": {}, "partials": {}, "service": None},
     }
+
+
+def _joined(rows: Iterable[GpuRow], key: str) -> int:
+    """What processors that cards are joined with bring, each its own; 0 where no row says it."""
+    return sum(getattr(row, key) or 0 for row in rows)
 
 
 def _device(index: int, card: Card, free_gib: float | None, own_kernel: bool) -> dict[str, Any]:

@@ -102,6 +102,24 @@ def test_a_card_that_is_joined_with_a_processor_brings_it(card, architecture):
     assert host.architecture == architecture
 
 
+@pytest.mark.parametrize(
+    ("cards", "threads", "memory_gib"),
+    [
+        (["GH200"], 72, 447),
+        (["GH200", "GH200"], 144, 894),
+        (["GH200 144G"], 72, 64),
+        (["GB10"], 20, 128),
+        (["H200"], 16, 64),
+    ],
+)
+def test_a_processor_that_cards_are_joined_with_brings_what_its_row_says(
+    cards, threads, memory_gib
+):
+    host, assumed = sketched(gpus=cards)
+    assert (host.cpu_threads, host.memory_total_bytes) == (threads, memory_gib * GIB)
+    assert any(each.startswith(f"{threads} CPU threads") for each in assumed)
+
+
 def test_an_unlisted_card_is_a_mapping():
     card = {"name": "RTX 6090", "compute_capability": "13.0", "memory_gib": 48}
     host, _ = sketched(gpus=[card])
