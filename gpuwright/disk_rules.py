@@ -117,7 +117,8 @@ def disk_reason(
     host: Host, want: Want, checkpoints: tuple[CheckpointRow, ...], making: Making
 ) -> Reason | None:
     """The first filesystem that cannot take all that is still to be written to it, or None.
-    `checkpoints`: the model's, and those that stand beside it.
+    `checkpoints`: the model's, and those that stand beside it, of which the last is left out first:
+    the row is the first that is too much.
 
     What interrupted runs left is finished or removed, so it is room either way.
     """
@@ -127,9 +128,10 @@ def disk_reason(
     disks = [host.disks.get(path) for path in places]
     if all(disk is None or disk.free_bytes >= most for disk in disks):
         return None
-    needs: list[_Need] = [
+    stored: list[_Need] = [
         (layout.model_store, missing_bytes(host, want, each), each.id) for each in checkpoints
     ]
+    needs = list(stored)
     if not making.stands(host, want):
         needs += _making_needs(host, want, making)
     by_mount: dict[str, tuple[str, int, int, list[str]]] = {}
@@ -140,16 +142,26 @@ def disk_reason(
         first_path, sum_bytes, _, names = by_mount.get(disk.mount, (path, 0, 0, []))
         by_mount[disk.mount] = (first_path, sum_bytes + size, disk.free_bytes, [*names, what])
     for mount, (path, size, free, names) in by_mount.items():
-        if size + DISK_MARGIN_BYTES > free:
+        over = size + DISK_MARGIN_BYTES - free
+        if over > 0:
             return DiskTooSmall(
                 path=path,
                 mount=mount,
                 needed_bytes=size + DISK_MARGIN_BYTES,
                 free_bytes=free,
                 what=" and ".join(names),
-                row=checkpoints[0].id,
+                row=_too_much(stored, over),
             )
     return None
+
+
+def _too_much(stored: list[_Need], over: int) -> str:
+    """The first checkpoint of `stored` for which there is no room; all are too much by `over`."""
+    for _, size, name in reversed(stored[1:]):
+        over -= size
+        if over <= 0:
+            return name
+    return stored[0][2]
 
 
 def _making_needs(host: Host, want: Want, making: Making) -> list[_Need]:

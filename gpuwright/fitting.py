@@ -18,7 +18,7 @@ from gpuwright.memory import coarse, llama_cpp, sglang, vllm, vllm_cpu
 from gpuwright.memory.request import Fit, MemoryRequest
 from gpuwright.memory_request import memory_request, slots_of
 from gpuwright.model_rows import CheckpointRow
-from gpuwright.refusals import Hazardous, Needs, OutOfMemory, Reason
+from gpuwright.refusals import DiskTooSmall, Hazardous, Needs, OutOfMemory, Reason
 from gpuwright.rows import Effect, KvCacheDtypeRow, Scalar, WorkloadRow
 from gpuwright.site import CardSet, Combination, Site, splits_tensors
 from gpuwright.ways import Way, ways_of
@@ -46,6 +46,9 @@ class Candidate:
     settings: dict[str, Scalar]
     """What hazards and pins set, in neutral words; the memory plan knows of it."""
     formats: Formats
+    unstored: tuple[DiskTooSmall, ...] = ()
+    """Why no way of drafting that the workload prefers to its own was taken for want of room on a
+    disk; the row of each is the drafter."""
 
     @property
     def roomy(self) -> bool:
@@ -126,11 +129,16 @@ def best_fit(site: Site, combination: Combination, cards: CardSet) -> Candidate 
         return found
     best: Candidate | None = None
     first: Reason | None = None
+    unstored: list[DiskTooSmall] = []
     for ways in found:
         answer = _best_cache(site, combination, cards, ways)
+        if isinstance(answer, DiskTooSmall):
+            unstored.append(answer)
         if not isinstance(answer, Candidate):
             first = answer
             continue
+        if unstored:
+            answer = replace(answer, unstored=tuple(unstored))
         if _reaches(site, answer):
             return answer
         if best is None or answer.fit.max_model_len > best.fit.max_model_len:
@@ -197,8 +205,9 @@ def _best_cache(
             break
     if best is not None:
         return best
-    # Of several shortages the last is the smallest cache's, so the nearest to fitting.
-    short = [reason for reason in reasons if isinstance(reason, OutOfMemory)]
+    # Of several shortages the last is the smallest cache's, so the nearest to fitting. The disk is
+    # asked only of what fits in memory.
+    short = [reason for reason in reasons if isinstance(reason, OutOfMemory | DiskTooSmall)]
     return short[-1] if short else reasons[0]
 
 
@@ -256,7 +265,9 @@ def _unstored(site: Site, candidate: Candidate) -> Reason | None:
         return None
     chosen = candidate.combination
     making = making_of(site, chosen.release, chosen.tag)
-    return disk_reason(site.host, site.want, (chosen.checkpoint, *candidate.beside), making)
+    # The drafter last: a plan can do without it.
+    beside = tuple(row for row in (candidate.projector, candidate.drafter) if row is not None)
+    return disk_reason(site.host, site.want, (chosen.checkpoint, *beside), making)
 
 
 def _refusing(hazards: tuple[HazardRow, ...]) -> Reason | None:

@@ -253,6 +253,11 @@ def _remarks(site: Site, best: Candidate, details: Details) -> Iterator[str]:
             f"{row.id} would draft, as {site.pins.workload.id} prefers, and is not pinned: "
             f"`python -m tools.pin {row.id}` records it"
         )
+    for reason in best.unstored:
+        yield (
+            f"{reason.row} would draft, as {site.pins.workload.id} prefers, and has no room: "
+            f"{reason.sentence()}"
+        )
     if chosen.tensor_parallel_size > 1 and compat.equal_cards(chosen.gpus) is not None:
         yield "tensors are split over unequal cards: the smaller sets the size of each share"
     compiler = compiler_of(site, chosen.release, chosen.capabilities)

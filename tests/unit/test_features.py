@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from gpuwright.disk_rules import DISK_MARGIN_BYTES
 from gpuwright.host import Host
 from gpuwright.launch import launch
 from gpuwright.layout import Layout
 from gpuwright.load import load_matrix
 from gpuwright.plan import Plan
-from gpuwright.refusals import WantError
+from gpuwright.refusals import Refusal, WantError
 from gpuwright.selection import decide
 from gpuwright.sketch import read_sketch
 from gpuwright.want import Want
@@ -263,10 +264,19 @@ def pinned_but(*unpinned: str):
     return replace(MATRIX, models=tuple(models))
 
 
-def planned_by(matrix, wanted, gpus=()):
+def decided_by(matrix, wanted, gpus=(), store_bytes=None):
+    """The decision; `store_bytes` are free of a disk that holds the model store alone."""
     sketch = {"gpus": list(gpus), "memory_gib": 256}
-    node = Host.from_document(read_sketch(sketch, matrix)[0])
-    plan = decide(node, Want.from_data(wanted), matrix)
+    document = read_sketch(sketch, matrix)[0]
+    want = Want.from_data(wanted)
+    if store_bytes is not None:
+        disk = {"mount": "/store", "free_bytes": store_bytes}
+        document["disks"][want.layout.model_store] |= disk
+    return decide(Host.from_document(document), want, matrix)
+
+
+def planned_by(matrix, wanted, gpus=(), store_bytes=None):
+    plan = decided_by(matrix, wanted, gpus, store_bytes)
     assert isinstance(plan, Plan), plan.sentence()
     return plan
 
@@ -306,6 +316,34 @@ def test_a_preferred_drafter_that_nobody_pinned_falls_away_and_a_pinned_one_is_s
     # Where the model cannot be applied either, the plan shows what would be served.
     shown = planned_by(MATRIX, wanted, ["H100"])
     assert shown.speculation.drafter == "gemma-4-31b-assistant"
+
+
+def test_a_preferred_drafter_that_the_disk_does_not_take_falls_away_and_is_said():
+    wanted = {"model": "gemma-4-31b", "workload": "single-user-latency", "engine": "vllm"}
+    plan, drafter = planned_by(MATRIX, wanted, ["H100"]), "gemma-4-31b-assistant"
+    wanted |= {"checkpoint": plan.checkpoint}
+    held, beside = (MATRIX.checkpoint(row)[1].disk_bytes for row in (plan.checkpoint, drafter))
+    room = held + DISK_MARGIN_BYTES + beside // 2
+    without = planned_by(MATRIX, wanted, ["H100"], room)
+    assert (without.checkpoint, without.beside) == (plan.checkpoint, ())
+    said = f"{drafter} would draft, as single-user-latency prefers, and has no room: disk /store "
+    assert [line for line in warnings_of(without) if line.startswith(said)]
+    enough = planned_by(MATRIX, wanted, ["H100"], room + beside)
+    assert enough.speculation.drafter == drafter
+    assert not any("would draft" in line for line in warnings_of(enough))
+
+
+def test_where_a_pinned_drafter_has_no_room_the_refusal_names_its_row():
+    drafter = "gemma-4-31b-assistant"
+    wanted = {"model": "gemma-4-31b", "engine": "vllm", "speculative": "mtp"}
+    checkpoint = planned_by(MATRIX, wanted, ["H100"]).checkpoint
+    wanted |= {"checkpoint": checkpoint}
+    held, beside = (MATRIX.checkpoint(row)[1].disk_bytes for row in (checkpoint, drafter))
+    for room, row in ((held + beside // 2, drafter), (held // 2, checkpoint)):
+        refusal = decided_by(MATRIX, wanted, ["H100"], room + DISK_MARGIN_BYTES)
+        assert isinstance(refusal, Refusal)
+        short = [each for each in refusal.why_not if each.reason.startswith("disk /store ")]
+        assert {each.row for each in short} == {row}
 
 
 def test_a_model_without_a_projector_is_refused_with_what_has_one_or_needs_none():
