@@ -17,11 +17,14 @@ _SITE = """
 import importlib.abc, importlib.util, os, sys
 
 class AfterTorch(importlib.abc.MetaPathFinder):
+    looking = False  # some look for torch, and import it later
+
     def find_spec(self, name, path=None, target=None):
-        if name != "torch":
+        if name != "torch" or self.looking:
             return None
-        sys.meta_path.remove(self)
+        self.looking = True
         spec = importlib.util.find_spec(name)
+        self.looking = False
         load = spec.loader.exec_module
         def exec_module(module):
             load(module)
