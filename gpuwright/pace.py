@@ -27,7 +27,7 @@ measured: 11.7 tokens a second became 22.6 on two P40
 def tokens_per_second(combination: Combination, matrix: Matrix) -> int | None:
     """At most, for one request; None where a card's bandwidth or a size is unknown."""
     together = bytes_per_second(combination.gpus, combination.release, matrix)
-    read = bytes_per_token(combination)
+    read = weight_bytes_per_token(combination)
     return together // read if together is not None and read else None
 
 
@@ -53,7 +53,7 @@ def reaches(asked: int, combination: Combination, width: int | None, *, drafted:
     by the same reckoning; what is unknown counts as reached."""
     if width is None:
         return True
-    return asked * bytes_per_token(combination) <= width * (DRAFTED if drafted else 1)
+    return asked * weight_bytes_per_token(combination) <= width * (DRAFTED if drafted else 1)
 
 
 def is_drafted(combination: Combination) -> bool:
@@ -75,7 +75,7 @@ def bytes_per_second(gpus: tuple[Gpu, ...], release: ReleaseRow, matrix: Matrix)
     return slowest * 10**9 * (len(gpus) if splits_tensors(release) else 1)
 
 
-def bytes_per_token(combination: Combination) -> int:
+def weight_bytes_per_token(combination: Combination) -> int:
     """Fewest bytes of weights that one token reads: of experts those that are active."""
     shape = combination.model.architecture
     weights = combination.checkpoint.min_bytes or 0

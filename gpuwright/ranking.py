@@ -14,7 +14,7 @@ from gpuwright.engine_rows import BuildTagRow, ReleaseRow
 from gpuwright.fitting import Candidate
 from gpuwright.memory_request import slots_of
 from gpuwright.model_rows import CheckpointRow, ModelRow
-from gpuwright.pace import bytes_per_second, bytes_per_token, is_drafted, reaches
+from gpuwright.pace import bytes_per_second, is_drafted, reaches, weight_bytes_per_token
 from gpuwright.routing import route
 from gpuwright.rows import Device, Effect, Preference, WorkloadRow
 from gpuwright.site import CardSet, Combination, Site
@@ -259,7 +259,7 @@ def _slowness(workload: WorkloadRow, combination: Combination, cards: CardSet) -
     if not workload.least_tokens_per_second or not cards.bytes_per_second:
         return 0
     # As `tokens_per_second` has it, without its division.
-    read = bytes_per_token(combination)
+    read = weight_bytes_per_token(combination)
     return max(0, workload.least_tokens_per_second * read - 1) // cards.bytes_per_second
 
 

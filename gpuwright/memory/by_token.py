@@ -17,7 +17,7 @@ from gpuwright.rows import KvCacheDtypeRow
 
 
 @lru_cache(maxsize=1 << 14)
-def bytes_per_token(
+def all_layers_bytes_per_token(
     architecture: Architecture,
     kv: KvCacheDtypeRow,
     tensor_parallel_size: int,
@@ -39,10 +39,10 @@ def bytes_per_token(
     )
 
 
-def token_bytes(request: MemoryRequest) -> int:
+def cached_bytes_per_token(request: MemoryRequest) -> int:
     """The same of a request, with the layers that draft."""
     drafter = request.draft
-    return bytes_per_token(
+    return all_layers_bytes_per_token(
         request.architecture,
         request.kv,
         request.tensor_parallel_size,

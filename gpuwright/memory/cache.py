@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpuwright.memory.by_token import state_bytes, token_bytes
+from gpuwright.memory.by_token import cached_bytes_per_token, state_bytes
 from gpuwright.memory.layers import growing_bytes_per_token
 from gpuwright.memory.llama_cpp_rates import CONTEXT_STEP, draft_token_bytes, rates
 from gpuwright.memory.pool import Pool
@@ -54,7 +54,7 @@ def of_pool(request: MemoryRequest, shared: Pool, pool_bytes: int, tokens: int) 
 
 def of_tokens(request: MemoryRequest, pool_bytes: int, tokens: int) -> Cache:
     """SGLang, and engines that are reckoned coarsely: tokens alone, states stand beside them."""
-    per_token = token_bytes(request)
+    per_token = cached_bytes_per_token(request)
     held = max(0, pool_bytes) // per_token
     return Cache(
         kv_cache_tokens=held,

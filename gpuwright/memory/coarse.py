@@ -5,7 +5,12 @@ from __future__ import annotations
 from functools import partial
 from math import ceil
 
-from gpuwright.memory.by_token import drafter_bytes, state_bytes, token_bytes, workspace_bytes
+from gpuwright.memory.by_token import (
+    cached_bytes_per_token,
+    drafter_bytes,
+    state_bytes,
+    workspace_bytes,
+)
 from gpuwright.memory.request import (
     Details,
     Fit,
@@ -53,7 +58,7 @@ def _fit(request: MemoryRequest, *, experts_in_ram: int) -> Fit | Reason:
     sequences = request.sequences
     weights = ceil((request.weights_bytes - experts_in_ram) / size)
     beside, workspace = drafter_bytes(request), workspace_bytes(request)
-    state, per_token = state_bytes(request), token_bytes(request)
+    state, per_token = state_bytes(request), cached_bytes_per_token(request)
     fixed = weights + beside + workspace + state * sequences
     left = device.available_bytes - fixed
     pool = max(

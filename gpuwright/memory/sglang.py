@@ -10,7 +10,12 @@ from collections.abc import Iterator
 from functools import partial
 from math import ceil
 
-from gpuwright.memory.by_token import drafter_bytes, state_bytes, token_bytes, workspace_bytes
+from gpuwright.memory.by_token import (
+    cached_bytes_per_token,
+    drafter_bytes,
+    state_bytes,
+    workspace_bytes,
+)
 from gpuwright.memory.request import (
     MIB,
     SPARE_PERCENT,
@@ -46,7 +51,7 @@ def fit(request: MemoryRequest) -> Fit | Reason:
     sequences, drafter = request.sequences, request.draft
     weights = ceil(request.weights_bytes / size)
     beside, workspace = drafter_bytes(request), workspace_bytes(request)
-    state, per_token = state_bytes(request), token_bytes(request)
+    state, per_token = state_bytes(request), cached_bytes_per_token(request)
     states = state * (sequences + 1)
     free = device.available_bytes - weights - beside - request.lora_bytes
     unread = drafter is not None and drafter.groups is None

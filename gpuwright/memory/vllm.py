@@ -28,7 +28,7 @@ from gpuwright.memory.request import (
     usable_bytes,
 )
 from gpuwright.memory.vllm_terms import (
-    bytes_per_token,
+    context_bytes_per_token,
     fixed_bytes,
     fixed_terms,
     graph_bytes,
@@ -220,7 +220,7 @@ def _details(
             max_concurrency=requests,
             block_tokens=None if measured else shared.block_tokens,
             num_blocks=None if measured else blocks,
-            bytes_per_token=bytes_per_token(request, shared),
+            bytes_per_token=context_bytes_per_token(request, shared),
             state_bytes_per_sequence=shared.state_blocks
             if measured
             else sequence_state_bytes(

@@ -22,7 +22,7 @@ from gpuwright.memory.request import (
     tight,
     usable_bytes,
 )
-from gpuwright.memory.vllm_terms import bytes_per_token
+from gpuwright.memory.vllm_terms import context_bytes_per_token
 from gpuwright.plan import KV_CACHE, WEIGHTS, MemoryPlan, MemoryTerm
 from gpuwright.quoting import counted
 from gpuwright.refusals import Needs, OutOfMemory, Reason
@@ -120,7 +120,7 @@ def _details(request: MemoryRequest, shared: Pool, blocks: int, tokens: int) -> 
             max_concurrency=requests,
             block_tokens=shared.block_tokens,
             num_blocks=blocks,
-            bytes_per_token=bytes_per_token(request, shared),
+            bytes_per_token=context_bytes_per_token(request, shared),
             state_bytes_per_sequence=shared.state_blocks * shared.block_bytes,
         ),
         parameters={

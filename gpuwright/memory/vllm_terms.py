@@ -103,7 +103,7 @@ def prompt_workspace_bytes(request: MemoryRequest) -> int:
     )
 
 
-def bytes_per_token(request: MemoryRequest, shared: Pool) -> int:
+def context_bytes_per_token(request: MemoryRequest, shared: Pool) -> int:
     """By which a longer context grows, on one device."""
     if request.architecture.measured_caches:
         return shared.tables[0].count

@@ -90,7 +90,9 @@ def _of_sglang(printed: dict[str, Any]) -> Iterator[str]:
         vocabulary=1,
         groups=(LayerGroup(kind=LayerKind.FULL, layers=layers, kv_heads=heads, head_size=size),),
     )
-    per_token = by_token.bytes_per_token(architecture, _kv(printed["kv"]), printed["cards"])
+    per_token = by_token.all_layers_bytes_per_token(
+        architecture, _kv(printed["kv"]), printed["cards"]
+    )
     if printed.get("part") == "keys":
         per_token //= 2
     low, high = (size // per_token for size in _interval(printed["gib"]))

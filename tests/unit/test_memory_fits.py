@@ -52,7 +52,7 @@ options = st.fixed_dictionaries(
 
 
 def test_sglang_pool_holds_the_tokens_that_the_engine_printed():
-    per_token = by_token.bytes_per_token(QWEN_235B, kv("bf16"), 4)
+    per_token = by_token.all_layers_bytes_per_token(QWEN_235B, kv("bf16"), 4)
     assert per_token == 2 * 24064
     assert round(367404 * per_token / 2 / GIB, 2) == 8.23
 
