@@ -115,8 +115,8 @@ def test_more_requests_than_one_step_of_vllm_holds_are_refused_with_how_many_it_
 def test_a_pinned_engine_that_does_not_load_the_model_is_refused():
     refusal = refused("1x3090", {"model": "smollm2", "engine": "vllm"})
     assert refusal.reasons[0] == (
-        "smollm2-135m-instruct: needs a checkpoint that vllm loads (safetensors), found what is "
-        "for ik_llama.cpp, llama.cpp"
+        "smollm2-135m-instruct: needs a checkpoint that vllm is known to load, found those of "
+        "ik_llama.cpp, llama.cpp (gguf, not safetensors)"
     )
 
 
