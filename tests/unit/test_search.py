@@ -39,7 +39,7 @@ def test_what_is_not_looked_at_would_have_ranked_behind_the_best_of_its_engine(i
         for each, candidate in found.ranked:
             engine = candidate.combination.release.engine
             best[engine] = min(each, best.get(engine, each))
-        passed = {each.candidate for each in found.passed()}
+        passed = {each.candidate for each in found.passed(site.pins.workload)}
         for build in running:
             offload = any(each.layers_in_ram for _, each in found.ranked)
             for opening in openings(site, build, model, offload=offload):
