@@ -11,6 +11,7 @@ import argparse
 import datetime
 import itertools
 import json
+import platform
 import random
 import sys
 import time
@@ -57,10 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def environment_of(engine: str, release: str, directory: Path | None = None) -> EngineEnvironment:
-    """The installed environment of a release with CUDA that is locked; it is installed where
-    needed. LookupError where it has no lock."""
+    """The installed environment of a release with CUDA that is locked for this machine; it is
+    installed where needed. LookupError where it has no lock."""
+    here = (engine, release, platform.machine())
     for row in load_matrix().locks:
-        if (row.engine, row.release, row.sha256 is None) == (engine, release, False):
+        if (row.engine, row.release, row.architecture) == here and row.sha256 is not None:
             tag = load_matrix().engine_release(engine, release).build_tag(row.build_tag)
             if tag.cuda is None:
                 continue

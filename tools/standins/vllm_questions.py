@@ -188,7 +188,8 @@ def main():
         told["flags"] = flags()
     if asked.get("defaults"):
         told["defaults"] = defaults()
-    told["plans"] = [rehearse(arguments) for arguments in asked.get("plans", [])]
+    with OnCpu():  # some backends want their workspace as soon as they are looked up
+        told["plans"] = [rehearse(arguments) for arguments in asked.get("plans", [])]
     sys.stdout.write("\n" + json.dumps(told) + "\n")
 
 
