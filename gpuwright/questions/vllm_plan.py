@@ -61,6 +61,10 @@ def backend(config):
     """The attention backend that its layers would be given, by the engine's own name."""
     from vllm.v1.attention.selector import get_attn_backend
 
+    asked = config.attention_config.backend
+    if asked is not None and asked.get_class().is_sparse():
+        # Only layers of sparse attention take it; they ask for it in their own words.
+        return asked.get_class().get_name()
     model = config.model_config
     with set_current_vllm_config(config):
         return get_attn_backend(
