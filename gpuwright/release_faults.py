@@ -71,9 +71,9 @@ def release_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
 
 
 def toolkit_faults(matrix: Matrix, labels: dict[int, str]) -> Iterator[str]:
+    known = {row.id: row.nvcc_from for row in matrix.cuda}
     for toolkit in matrix.toolkits:
         path = labels[id(toolkit)]
-        known = {row.id: row.nvcc_from for row in matrix.cuda}
         yield from dangling_faults(f"{path}.cuda", [toolkit.cuda], known)
         origins = (*known.get(toolkit.cuda, ()), STANDING)
         yield from dangling_faults(f"{path}.origin", [toolkit.origin], origins)
